@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.allocator.corrections import correct_by_checkpoint
+from agent.allocator.corrections import correct_by_checkpoint, with_uid
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import Checkpoint
 from agent.errors import GrantError
@@ -152,6 +152,22 @@ def test_a_guess_whose_slots_are_reused_from_an_init_container_is_not_corrected(
         pods=pods_of(pod),
     )
     assert found == (current, [])
+
+
+def test_the_uid_of_a_rejected_pod_is_replaced_once_the_checkpoint_has_the_right_one() -> None:
+    """The rejected pod's entry was newly written, by a write that came late (K33)."""
+    slots = ids("GPU-0", range(50))
+    guess = Assignment("c0", CORE, slots, Evidence.ORDER, allocated=True)
+    taken = CurrentPod(view("p").id, "rejected", assignments=(guess,))
+    right = {"right": {"c0": {CORE: slots}}}
+
+    def uid(now: Checkpoint) -> str:
+        return with_uid(
+            taken, Checkpoint(), now, entries=[], pods=pods_of(), identified=frozenset()
+        ).uid
+
+    assert uid(Checkpoint(right)) == "right"
+    assert uid(Checkpoint({**right, "rejected": right["right"]})) == "rejected"
 
 
 PLAIN = Container("plain", ContainerKind.MAIN)

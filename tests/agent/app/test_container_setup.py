@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
+from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.holdings.edits import Mount
 from agent.holdings.holding import ContainerRef
@@ -15,8 +16,8 @@ from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
 from contract.inventory import Inventory
 from placement.pods import PodId
-from tests.agent.builders import holding
-from tests.agent.fakes import make_settings, make_table
+from tests.agent.builders import BLOCK, holding
+from tests.agent.fakes import make_settings, make_table, short_dir
 
 TABLE = make_table(2)
 CARDS = Inventory(
@@ -122,6 +123,24 @@ def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
     library.touch()
     runner.tick()
     assert str(library) in {each.host for each in enforcer.prepare_allocation(SHARE).mounts}
+
+
+def test_a_share_finds_its_limits_and_they_stay_when_the_agent_ends() -> None:
+    with short_dir() as root:
+        driver = DriverFiles(str(root / "driver"))
+        enforcer, runner = set_up(
+            replace(settings(root), enforcement=EnforcementMode.VCUDA, driver_dir=driver)
+        )
+        assert runner.problem
+        runner.tick()
+        assert (runner.problem, runner.alive) == ("", True)
+        (mount,) = enforcer.prepare_allocation(SHARE).mounts
+        enforcer.prepare_start(ABOUT)
+        runner.close()
+        limits = decode((Path(mount.host) / "vcuda.config").read_bytes())
+    assert mount.container == "/etc/vcuda"
+    assert (limits.pod_uid, limits.utilization, limits.memory) == (CLAIM.pod.uid, 30, 4 * BLOCK)
+    assert limits.driver == (535, 104)
 
 
 def test_an_enforcer_that_cannot_be_started_is_tried_until_it_can(

@@ -157,6 +157,15 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
     assert datetime.fromisoformat(event["lastTimestamp"]).timestamp() == 120
 
 
+def test_a_running_queue_writes_each_new_notice() -> None:
+    scene = QueueScene()
+    with running(scene.queue.run, scene.queue.stop):
+        for number in (1, 2, 3):
+            scene.put(notice(number))
+            eventually(lambda: not scene.queue.pending(), "it is written")
+    assert scene.results == ["written"] * 3
+
+
 def test_during_an_outage_the_oldest_are_dropped_and_the_newest_kept() -> None:
     scene = QueueScene(Unavailable("no response"))
 

@@ -96,7 +96,7 @@ class _ResolvedCall:
             with self.state.of_kubelet(call.kubelet) as state:
                 state.refuse(target.pod if target is not None else None)
                 state.save()
-            ref = target.ref if target is not None and not target.rivals else None
+            ref = target.ref if target is not None and target.sole else None
             self.decision_log.refused(call.name, ref, call.resource, call.size, str(error))
             raise
 
@@ -295,7 +295,7 @@ class AllocateCall(_ResolvedCall):
             ):
                 state.assign(target, resource, ids, allocated=True)
                 state.save()
-                state.note_wishes(ids, known=target.info is not None)
+                state.note_choice(ids, target.ref if target.info is not None else None)
                 self.publisher.publish(target.info)
         if expected is None and target.info is None:
             self.decision_log.without_wishes(target.ref, resource, ids)

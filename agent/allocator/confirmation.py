@@ -34,20 +34,22 @@ def find_confirmed(  # noqa: PLR0913 -- the sources
         known: the pods in the API, after the reading.
         last_call: the state kept from the last call.
         identified: pods that certainly had an entry before: none of them is a new pod.
-        names: the names that were read from the API.
+        names: the names that were read from the API since ``List`` shows them.
         shown_before_list: the pods that the API showed before ``List``.
         uids_seen: returns the UIDs that pods with a name had, in the watch's order.
     """
     found = set[str]()
     for pod in snapshot.listed_changing:
         uids = {kubelet_uid(each) for each in known.of_name(pod.id.key)}
+        if pod.id.key not in names:
+            continue  # the watch may be late: only a reading rules out a newer pod of its name
         if not uids - identified <= {pod.uid}:
             continue  # another pod with its name may be the target
         is_new = last_call.is_new(pod, snapshot)
         seen = uids_seen(pod.id.key) if pod.lacks else ()
         was_shown = pod.uid in shown_before_list and known.is_shown(pod.uid)
         is_only = {*seen} - identified <= {"", pod.id.uid}
-        if is_new and not pod.shows_devices and was_shown and is_only and pod.id.key in names:
+        if is_new and not pod.shows_devices and was_shown and is_only:
             found.add(pod.uid)
         if (
             pod.lacks

@@ -108,6 +108,7 @@ def identify(  # noqa: PLR0913 -- the sources
     used: AbstractSet[str] = frozenset(),
     confirmed: AbstractSet[str],
     identified: AbstractSet[str] = frozenset(),
+    freed: AbstractSet[str] = frozenset(),
     last_pod: PodId | None,
 ) -> list[MatchedEntry]:
     """Find the pods of the entries. All UIDs here are the kubelet's.
@@ -121,6 +122,7 @@ def identify(  # noqa: PLR0913 -- the sources
         confirmed: UIDs of pods that the API showed before and after ``List`` first showed their
             names.
         identified: UIDs of pods that certainly had an entry before: none of them is a new pod.
+        freed: UIDs of ended pods whose slots the kubelet has offered since then.
         last_pod: the pod of the last call.
     """
     entries = sorted(entries, key=lambda entry: entry.key)
@@ -129,7 +131,7 @@ def identify(  # noqa: PLR0913 -- the sources
     used = set(used)
     without_devices: list[ListedPod] = []
     for entry in entries:
-        uid = _find_by_slots(entry, checkpoint, served, pods, used)
+        uid = _find_by_slots(entry, checkpoint, served, pods, used | freed)
         if uid is None:
             without_devices.append(entry)
         else:

@@ -5,7 +5,7 @@ docstring of a method says if it builds a new one.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,10 +37,13 @@ from agent.allocator.snapshot import AllocationSnapshot, KubeletHistory
 from agent.allocator.snapshot_builder import SnapshotContext, build_snapshot
 from agent.allocator.snapshot_pod import Offered, StablePods, find_stable
 from agent.errors import KubeletReplaced
+from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.pods import Key, PodId, PodInfo
 from placement.search import Plan
+
+_MOST_CHOICES = 256
 
 
 class NodeState:
@@ -74,12 +77,13 @@ class NodeState:
         self._offered: Offered = {}
         self._ever_checkpointed: set[int] = set()  # as Checkpoint.entries
         self._confirmed: frozenset[str] = frozenset()  # UIDs of certainly identified pods
+        self._read: frozenset[Key] = frozenset()  # names read from the API since they are listed
         self._history = KubeletHistory()
         if self.current is not None and self.current.confirmed:
             self._confirmed = frozenset({self.current.uid})
         self._synced = False
         self._plan: tuple[PodId, Plan] | None = None
-        self._chosen_without_wishes: list[frozenset[str]] = []  # the newest is the last
+        self._chosen_for: dict[frozenset[str], ContainerRef | None] = {}  # the newest is the last
         self._unproven: frozenset[str] = frozenset()  # UIDs of pods that started without proof
         self._lock = threading.Lock()
 
@@ -167,11 +171,10 @@ class NodeState:
                 corrections += wrong
                 self._plan = None if is_of_another_pod(wrong) else self._plan
             if is_disproved(was, now, snapshot):
-                self.last_call = self.last_call.before_wrong_guess()
+                self.last_call = self.last_call.corrected(self._proven_pod(was, corrections))
             self.current = now
             self.update_snapshot()
         self._remember()
-        self._note_corrected(corrections)
         return corrections
 
     def confirm(
@@ -183,16 +186,17 @@ class NodeState:
         """Confirm pods of the snapshot that the API still shows after ``List``.
 
         Args:
-            names: the names that were read from the API.
+            names: the names that were just read from the API.
             shown: the kubelet's UIDs of the pods that the API showed before ``List``.
             uids_seen: returns the UIDs that pods with a name had, in the watch's order.
         """
+        self._read |= frozenset(names)
         found = find_confirmed(
             self.snapshot,
             self.known,
             self.last_call,
             identified=self._history.identified,
-            names=names,
+            names=self._read,
             shown_before_list=shown,
             uids_seen=uids_seen,
         )
@@ -210,13 +214,7 @@ class NodeState:
         found = self._correct(self.checkpoint or checkpoint, checkpoint)
         if self.current is not was:
             self.update_snapshot()
-        self._note_corrected(found)
         return found
-
-    def _note_corrected(self, corrections: Iterable[Correction]) -> None:
-        """Store that wrongly guessed slots were chosen by the wishes of another pod."""
-        for each in corrections:
-            self.note_wishes(each.ids, known=False)
 
     def drop_unconfirmed_guesses(self) -> None:
         """Drop guesses that neither checkpoint nor ``List`` shows."""
@@ -245,8 +243,20 @@ class NodeState:
         )
         if is_of_another_pod(found):
             self._plan = None
-            self.last_call = self.last_call.before_wrong_guess()
+            self.last_call = self.last_call.corrected(self._proven_pod(current, found))
         return found
+
+    def _proven_pod(self, current: CurrentPod, corrections: Sequence[Correction]) -> PodId | None:
+        """Return the pod of the last call, if *corrections* prove it; *current* was the guess."""
+        proven = {each.proven.pod for each in corrections}
+        newest = current.assignments[-1:]
+        if len(proven) != 1 or not any(
+            each.ids == its.ids for each in corrections for its in newest
+        ):
+            return None
+        (pod,) = proven
+        found = self.snapshot.pod(pod) if pod.name else None
+        return found.kubelet_id if found is not None else None
 
     def _may_be_new(self, owner: CheckpointOwner, resource: Resource, ids: frozenset[str]) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""
@@ -264,6 +274,7 @@ class NodeState:
         if snapshot.listing:  # if an unlisted name is listed again, it may be another pod
             listed = {each.uid for each in snapshot.listed_changing}
             self._confirmed &= snapshot.stable.by_uid.keys() | listed
+            self._read &= {each.id.key for each in snapshot.listed_changing}
         self.last_call = self.last_call.forget_unlisted(snapshot)
 
     # --- the snapshot -------------------------------------------------------------------
@@ -331,6 +342,31 @@ class NodeState:
         return any((each.resource, each.ids) == (resource, ids) for each in ours) or any(
             each.shows_exactly(resource, ids) for each in unsure
         )
+
+    def find_halves(self, resource: Resource, ids: frozenset[str]) -> list[frozenset[str]]:
+        """Return the slots of the other resource that a container with *ids* has, if it starts.
+
+        The kubelet starts no container before all its calls (K1). So if *ids* were assigned by a
+        guess to a container that lacks the other resource, and slots of that one to a container
+        that lacks this one, both are the same container's. Empty if *ids* are no such half.
+        """
+        halves = [
+            each
+            for pod in self._served
+            for each in pod.assignments
+            if each.is_guess
+            and self._lacks(ContainerRef(pod.id, each.container), each.resource.other)
+        ]
+        if (resource, ids) not in [(each.resource, each.ids) for each in halves]:
+            return []
+        return [each.ids for each in halves if each.resource is resource.other]
+
+    def _lacks(self, container: ContainerRef, resource: Resource) -> bool:
+        """Return whether a container requests a resource, and has no slot of it."""
+        info = self.known.find(container.pod)
+        found = info.demand.of(container.container) if info is not None else None
+        needed = found is not None and resource.count_in(found.demand) > 0
+        return needed and not self.snapshot.holding(container, resource)
 
     # --- assignments --------------------------------------------------------------------
 
@@ -408,13 +444,13 @@ class NodeState:
         """Keep the plan of one pod, since the kubelet admits one pod at a time (K1)."""
         self._plan = pod, plan
 
-    def note_wishes(self, ids: frozenset[str], *, known: bool) -> None:
-        """Store whether the wishes of the pod's author were known when *ids* were chosen."""
-        noted = [each for each in self._chosen_without_wishes if each != ids]
-        if not known:
-            noted.append(ids)
-        self._chosen_without_wishes = noted[-64:]
+    def note_choice(self, ids: frozenset[str], container: ContainerRef | None) -> None:
+        """Store by whose wishes *ids* were chosen; ``None`` if these were not known."""
+        self._chosen_for.pop(ids, None)
+        self._chosen_for[ids] = container
+        if len(self._chosen_for) > _MOST_CHOICES:
+            del self._chosen_for[next(iter(self._chosen_for))]
 
-    def was_without_wishes(self, ids: frozenset[str]) -> bool:
-        """Return whether *ids* were chosen without the wishes of the pod's author."""
-        return ids in self._chosen_without_wishes
+    def was_chosen_for_another(self, ids: frozenset[str], container: ContainerRef) -> bool:
+        """Return whether *ids* were chosen without the wishes of this container's author."""
+        return self._chosen_for.get(ids, container) != container

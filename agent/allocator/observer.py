@@ -4,7 +4,7 @@ All are read without the lock; the results are applied under it. The checkpoint 
 ``List``: so slots that only the checkpoint has were freed in between (R2).
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import Offered
 from agent.errors import KubeletReplaced, Unavailable
 from agent.holdings.holding import ContainerRef
+from contract.resource import Resource
 from placement.pods import Key
 
 _MOST_FETCHES = 6
@@ -173,12 +174,22 @@ class KubeletObserver:
     def find_listed(self, ref: ContainerRef) -> HeldSlots | None:
         """Return the slots of a container in ``List``; ``None`` if it is not shown (K4, K8)."""
         found = [
-            container.held
-            for pod in self.read_list() or ()
-            for container in pod.containers
-            if (pod.key, container.name) == (ref.pod.key, ref.container)
+            held
+            for key, name, held in self._walk_list()
+            if (ref.pod.key, ref.container) == (key, name)
         ]
         return found[0] if len(found) == 1 else None
+
+    def find_holders(
+        self, resource: Resource, ids: frozenset[str]
+    ) -> list[tuple[Key, str, HeldSlots]]:
+        """Return name of the pod, container and slots of those that ``List`` shows with *ids*."""
+        return [each for each in self._walk_list() if each[2].get(resource) == ids]
+
+    def _walk_list(self) -> Iterator[tuple[Key, str, HeldSlots]]:
+        for pod in self.read_list() or ():
+            for container in pod.containers:
+                yield pod.key, container.name, container.held
 
     def _apply(  # noqa: PLR0913 -- the results of one observation
         self,

@@ -4,7 +4,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.grants import check_parts, check_request, check_together, grant_of, translate
+from agent.allocator.grants import (
+    Grant,
+    check_parts,
+    check_request,
+    check_together,
+    grant_of,
+    translate,
+)
+from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import Checkpoint, Containers, DecisionLog, HeldSlots
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
@@ -74,6 +82,7 @@ class PreStartCall:
             if proof is not None:
                 ref = proof.ref if proof.ref.pod.name else None  # the pod's name is not known
                 self._check(proof, resource, ids)
+                self._publish(proof, resource)
             if resource is Resource.CORE and self.enforcement.limits:
                 self._start(proof, ids)
         except Refusal as error:
@@ -83,7 +92,11 @@ class PreStartCall:
             self.decision_log.decided("prestart", ref, resource, Evidence.RECORD, ids)
 
     def _prove(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
-        """Find the container that holds these slots in the checkpoint; report if none does."""
+        """Find the container that holds these slots in the checkpoint; report if none does.
+
+        Raises:
+            GrantError: by ``List``, or by our own assignments, their container must not start.
+        """
         for read in range(_CHECKPOINT_READS):
             checkpoint = self.observer.read_checkpoint()
             if checkpoint is None:
@@ -96,12 +109,31 @@ class PreStartCall:
                 self.pause(_PAUSE_S)
         else:
             reason = "the kubelet's checkpoint shows no container with exactly these devices"
+        shown = self._find_shown(resource, ids)
+        if shown is not None:
+            self._check(shown, resource, ids)
         with self.state as state:
-            holders = state.snapshot.find(resource, ids)
+            holders = [shown.ref] if shown is not None else state.snapshot.find(resource, ids)
             for each in holders[:1]:
                 state.note_unproven(each.pod)
+            halves = state.find_halves(resource, ids)
+        for each in halves:
+            check_together([self._grant(resource, ids), self._grant(resource.other, each)])
         self.decision_log.unproven(holders[0] if holders else None, ids, reason)
         return None
+
+    def _find_shown(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
+        """Return the container that ``List`` shows with these slots, if one, of a known pod."""
+        found = self.observer.find_holders(resource, ids)
+        with self.state as state:
+            pods = [info for key, _, _ in found for info in state.known.of_name(key)]
+        if len(found) != 1 or len(pods) != 1:
+            return None
+        (_, container, held), info = found[0], pods[0]
+        return _Proof(kubelet_uid(info), ContainerRef(info.id, container), info, {container: held})
+
+    def _grant(self, resource: Resource, ids: frozenset[str]) -> Grant:
+        return translate(resource, self.table.read(resource, sorted(ids)))
 
     def _owner(
         self, checkpoint: Checkpoint, resource: Resource, ids: frozenset[str]
@@ -150,9 +182,9 @@ class PreStartCall:
         grants = [each for each in found if each is not None]
         container = info.demand.of(name) if info is not None else None
         with self.state as state:
-            without_wishes = state.was_without_wishes(ids)
-        # The annotations of a running pod may have changed since.
-        by_annotations = info is not None and (not info.running or without_wishes)
+            for_another = state.was_chosen_for_another(ids, proof.ref)
+        # The annotations of a running pod may have changed since its devices were chosen for it.
+        by_annotations = info is not None and (not info.running or for_another)
         for grant in grants:
             if container is not None:
                 check_request(container.demand, grant)
@@ -160,13 +192,17 @@ class PreStartCall:
         if container is not None:
             self._check_complete(proof, container)
         check_together(grants)
+        if info is not None and by_annotations:
+            self._check_wishes(resource, ids, info, name)
+
+    def _publish(self, proof: _Proof, resource: Resource) -> None:
+        """Note the proof, and write the pod's allocation again if it was a guess."""
+        info, name = proof.info, proof.ref.container
         with self.state as state:
             state.prove(proof.uid, name, resource)
             written = info.annotated.get(name) if info is not None else None
-            if written is None or written.evidence is Evidence.ORDER:  # now it is proven
+            if written is None or written.evidence is Evidence.ORDER:
                 self.publisher.publish(info)
-        if info is not None and by_annotations:
-            self._check_wishes(resource, ids, info, name)
 
     def _check_complete(self, proof: _Proof, container: ContainerDemand) -> None:
         """Veto a container for which the kubelet has skipped a resource (fact K11).

@@ -114,6 +114,17 @@ class LastCall:
             at_wrong_guess=self.signatures,
         )
 
+    def corrected(self, pod: PodId | None) -> "LastCall":
+        """Return the state to continue from if the guess of this call was wrong.
+
+        *pod* is the pod, by the kubelet's UID, for which it certainly was; ``None`` if unknown.
+        """
+        if pod is None or not self.guessed or self.pod is None or self.fallback is None:
+            return self.before_wrong_guess()
+        # The guessed pod was listed before *pod*, or with it: its admission has ended (K1).
+        finished = (self.finished | {self.pod}) - {pod}
+        return replace(self, pod=pod, guessed=False, finished=finished, fallback=None)
+
     def forget_unlisted(self, snapshot: AllocationSnapshot) -> "LastCall":
         """Return the state without unlisted pods: if their names are listed again, they are new.
 
@@ -213,6 +224,7 @@ class Resolution:
         info: its pod in the API; ``None`` if only the kubelet knows it.
         evidence: ``witness`` or ``order``.
         rivals: the other containers that may be the target, the likeliest first.
+        sole: whether no container but this one may be the target, not even of a running pod.
     """
 
     pod: PodId
@@ -220,6 +232,7 @@ class Resolution:
     info: PodInfo | None
     evidence: Evidence
     rivals: tuple["Resolution", ...] = field(default=(), compare=False)
+    sole: bool = field(default=True, compare=False)
 
     @property
     def ref(self) -> ContainerRef:
@@ -265,7 +278,9 @@ def resolve(
             first, *rivals = (
                 Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
             )
-            return replace(first, rivals=tuple(rivals))
+            return replace(
+                first, rivals=tuple(rivals), sole=not rivals and len(likeliest) == len(known)
+            )
     raise ResolutionError(_explain_failure(request, snapshot))
 
 

@@ -92,6 +92,7 @@ class _SnapshotBuilder:
                 used=stable.by_uid.keys(),
                 confirmed=context.confirmed,
                 identified=context.history.identified,
+                freed=context.history.freed,
                 last_pod=context.last_pod,
             )
         ]

@@ -85,7 +85,8 @@ class Judge:
         remade: pairs of UIDs of two pods with the same name; the second was created while the
             kubelet admitted the first.
         remade_beside: UIDs of pods that were created while the kubelet admitted a pod of another
-            name, and ``List`` still showed a pod of theirs; with the number of that admission.
+            name, or before the first one that calls a new agent, and ``List`` still showed a pod
+            of theirs; with the number of that admission.
     """
 
     def __init__(self) -> None:
@@ -120,7 +121,7 @@ class Judge:
                 continue
             if each.evidence is not None:
                 self.evidence[each.evidence.value] += 1
-            is_right = self._right(call, each)
+            is_right = self.right(call, each)
             if is_right:
                 self.verdicts["right"] += 1
             elif excuse := self._excuse(call, each):
@@ -213,7 +214,7 @@ class Judge:
         return pod.uid in call.ended
 
     @staticmethod
-    def _right(call: Call, decision: LoggedDecision) -> bool:
+    def right(call: Call, decision: LoggedDecision) -> bool:
         """Return whether the named container is the target of the call."""
         containers = {call.container.name, *call.alike}
         pod = "/".join(call.pod.key)
@@ -257,7 +258,7 @@ class Judge:
             self.verdicts["rightly refused"] += 1
             return
         another = any(
-            each.word == "refused" and each.ref is not None and not self._right(call, each)
+            each.word == "refused" and each.ref is not None and not self.right(call, each)
             for each in decisions
         )
         if call.pod.invalid:

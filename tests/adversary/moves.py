@@ -143,8 +143,11 @@ class Faults:
         kubelet, judge, uid = self.world.kubelet, self.world.judge, f"u{self._count}-{pod.name}"
         if kubelet.admitting is pod:
             judge.remade.append({pod.uid, uid})
-        elif kubelet.admitting and any(k.pod.uid == pod.uid for k in kubelet.state.listed()):
-            judge.remade_beside[uid] = judge.step
+        elif any(each.pod.uid == pod.uid for each in kubelet.state.listed()):
+            if kubelet.admitting:
+                judge.remade_beside[uid] = judge.step
+            elif self.world.uncalled:
+                judge.remade_beside[uid] = judge.step + 1
         if self.world.watch.behind:
             self.note("name reused with other sizes while the watch is behind")
 

@@ -38,8 +38,9 @@ class World(Node):
         proving: whether no ``PreStartContainer`` call may begin, because one is running, or because
             the agent has not registered yet.
         passed: UIDs of pods that were listed during another pod's correctly named call, and of
-            refused pods.
+            pods that were refused while ``List`` was available, or by their name.
         could: UIDs of pods that fitted at their first call.
+        uncalled: whether the agent has not been called yet, or not by this kubelet.
         misled: whether ``List`` was unavailable in the last call.
         confused: UIDs of pods in whose calls the agent named another.
         lost: UID and name of containers whose devices were not in the checkpoint when the kubelet
@@ -54,6 +55,7 @@ class World(Node):
         self.judge = Judge()
         self.call_now: Call | None = None
         self.proving = self.misled = False
+        self.uncalled = True
         self.passed: set[str] = set()
         self.could: set[str] = set()
         self.confused: set[str] = set()
@@ -81,6 +83,7 @@ class World(Node):
         self.trace("agent starts")
         self.guarded("start", self._start_agent)
         self.passed.clear()
+        self.uncalled = True
         self.kubelet.register()
 
     def _start_agent(self) -> None:
@@ -102,6 +105,7 @@ class World(Node):
 
     def register(self) -> None:
         """Register the agent with the new kubelet; the agent detects the restart."""
+        self.uncalled = True
         self.kubelet.register()
         self.guarded("registered", self.allocator.refresh)
 
@@ -226,18 +230,21 @@ class World(Node):
             elif call.seen:
                 listed = {each.pod.uid for each in self.kubelet.state.listed()}
                 self.passed |= listed - {call.pod.uid}
-            self.call_now = None
+            self.call_now, self.uncalled = None, False
 
     def _refused(self, call: Call, error: Refusal, *, fit: bool) -> None:
         self.trace(f"   refused: {error}")
         self.judge.verdicts["refused"] += 1
-        self.passed.add(call.pod.uid)
+        decisions = self.decision_log.everything
+        seen = call.seen and not self.list_error
+        if seen or any(self.judge.right(call, each) for each in decisions):
+            self.passed.add(call.pod.uid)  # else the agent cannot know which pod was refused
         containers = self.kubelet.holdings.get(call.pod.uid, {})
         deleted = call.pod.deleting or not (call.pod.static or self.api.has(call.pod))
         self.judge.refused(
             call,
             error,
-            self.decision_log.everything,
+            decisions,
             fit=fit,
             fitted=call.pod.uid in self.could,
             deleted=deleted,
@@ -265,6 +272,9 @@ class World(Node):
             held = self.held(pod, container.name)
             wished = all(pod.wished(card_of(each)) for each in ids)
             wished = wished and all(container.is_divided(*each) for each in held.items())
+            # Memory on another card than the cores was judged when it was allocated.
+            cores, memory = (held.get(each, frozenset()) for each in Resource)
+            wished = wished and (not cores or {*map(card_of, memory)} <= {*map(card_of, cores)})
             if not self.has_all(pod, container.name) and (pod.uid, container.name) in self.lost:
                 self.judge.excused["a start without devices that a killed kubelet lost"] += 1
             elif wished and not pod.invalid and pod.uid not in self.confused:

@@ -1,0 +1,121 @@
+"""What the agent says, and what it lets start, while its sources are late, old or unavailable."""
+
+import pytest
+
+from agent.errors import GrantError, PlacementError
+from contract.allocation import Evidence
+from tests.agent.builders import CORE, MEMORY
+from tests.in_memory.node import MEMORY_FIRST, Node
+from tests.in_memory.pods import Container, Pod, gpu, make_pod
+
+
+@pytest.fixture
+def old_list() -> Node:
+    """A node whose ``List`` keeps rejected pods (K8)."""
+    made = Node(active_only=False)
+    made.admit(make_pod("before", gpu(10, 2)))
+    return made
+
+
+def forgotten(node: Node, *containers: Container, **annotations: str) -> Pod:
+    """Return a running pod whose devices a new kubelet does not know (K33); it admits the pod."""
+    pod = make_pod("running", *containers, **annotations)
+    pod.phase = "Running"
+    node.bind(pod)
+    node.restart_kubelet()
+    return pod
+
+
+def test_a_name_that_may_be_reused_is_a_guess_while_the_api_server_cannot_be_read(
+    node: Node,
+) -> None:
+    """The watch may be late: only a reading of the API rules out a newer pod of the name."""
+    deleted = make_pod("a", gpu(10, 2))
+    node.bind(deleted)
+    node.admit(make_pod("before", gpu(10, 4)))
+    node.api.remove(deleted)
+    node.kubelet.deleted_by_force(deleted)
+    again = make_pod("a", gpu(10, 2))
+    node.bind(again, seen=False)
+    node.api.away = True
+    node.decision_log.take()
+    node.admit(again)
+    assert set(node.decision_log.evidence("prefer")) == {Evidence.ORDER}
+
+
+def test_a_running_pod_does_not_start_on_the_cards_of_a_guess(node: Node) -> None:
+    """Its annotations may be edited, but the cards were not chosen by any of its own."""
+    pod = forgotten(node, gpu(20, 2))
+    node.bind(make_pod("other", gpu(20, 8, split=2)))
+    node.list_error = "down"
+    node.admit(pod)
+    assert node.cards(pod) == ["GPU-0", "GPU-1"]
+    node.list_error = ""
+    with pytest.raises(GrantError, match="a share of 20 cores is split over cards"):
+        node.start(pod)
+
+
+def test_a_start_without_proof_is_vetoed_if_its_halves_are_on_different_cards(
+    node: Node,
+) -> None:
+    pod = forgotten(node, gpu(10, 4))
+    node.bind(make_pod("other", gpu(20, 4, split=2)))
+    node.list_error = node.checkpoint_error = "down"
+    node.admit(pod)
+    assert node.cards(pod) == ["GPU-0", "GPU-1"]
+    with pytest.raises(GrantError, match="memory on GPU-1, but the container's cores are on GPU-0"):
+        node.start(pod)
+
+
+def test_a_start_that_the_checkpoint_cannot_prove_is_checked_by_list(old_list: Node) -> None:
+    node = old_list
+    current = make_pod("current", gpu(100, 0), use_gpu_uuid="GPU-0")
+    node.rejected(make_pod("newer", gpu(100, 0)))
+    node.begin(current)
+    node.serve(current)
+    assert node.decision_log.last.target == "newer/main"
+    node.checkpoint_error = "down"
+    with pytest.raises(GrantError, match="cards that the pod's annotations rule out: GPU-1"):
+        node.start(current)
+
+
+def test_slots_of_an_unknown_deleted_pod_do_not_hide_the_next_target(old_list: Node) -> None:
+    """The checkpoint keeps its entry, and gives its slots to the target (K29)."""
+    node = old_list
+    deleted = node.admit(make_pod("deleted", gpu(30, 8)))
+    node.start(deleted)
+    node.delete(deleted)
+    node.restart_agent()
+    node.allocator.refresh()
+    current = make_pod("current", gpu(30, 8))
+    node.rejected(make_pod("newer", gpu(30, 8)))
+    node.begin(current)
+    node.serve(current, "main", CORE)
+    assert node.decision_log.last.target == "newer/main"
+    node.serve(current, "main", MEMORY)
+    assert node.decision_log.last.target == "current/main"
+
+
+def test_after_a_correction_the_next_call_is_for_the_proven_pod(old_list: Node) -> None:
+    """Even if the API does not show it, and shows others with this request."""
+    node = old_list
+    current = make_pod("current", gpu(10, 2))
+    node.rejected(make_pod("second", gpu(10, 4)))
+    node.rejected(make_pod("first", gpu(10, 2)))
+    node.bind(current, seen=False)
+    node.api.away = True
+    node.begin(current, MEMORY_FIRST)
+    node.serve(current, "main", MEMORY)
+    assert node.decision_log.last.target == "first/main"
+    node.serve(current, "main", CORE)
+    assert node.decision_log.last.target == "current/main"
+
+
+def test_a_refusal_names_no_pod_if_a_running_one_may_be_meant(old_list: Node) -> None:
+    node = old_list
+    pod = forgotten(node, gpu(10, 4))
+    node.rejected(make_pod("rejected", gpu(10, 4), use_gpu_uuid="GPU-elsewhere"))
+    node.begin(pod)
+    with pytest.raises(PlacementError):
+        node.call()
+    assert node.decision_log.refusals[-1].ref is None

@@ -216,6 +216,33 @@ class NodeState:
             self.update_snapshot()
         return found
 
+    def move_guess(self) -> bool:
+        """Move a guess to the pod of the last call, if it must have been for that; return whether.
+
+        The kubelet serves a container completely before the next (K1). So if the target of the last
+        call still lacks a resource, and no container matches this call, the guess of just that much
+        for another pod was wrong. ``List`` does not show it for an ordinary init container (K4).
+        """
+        last, current, earlier = self.last_call.pod, self.current, self._earlier
+        found = self.snapshot.pod(current.id) if current is not None else None
+        if current is None or earlier is None or found is None or found.kubelet_id != last:
+            return False
+        container = found.find_lacking()
+        if container is None:
+            return False
+        for each in earlier.assignments:
+            count = each.resource.count_in(container.demand)
+            if (
+                each.is_guess
+                and count == len(each.ids)
+                and not found.held.get(container.name, {}).get(each.resource)
+            ):
+                self._earlier = earlier.without(each)
+                self.current = current.with_assignment(replace(each, container=container.name))
+                self.update_snapshot()
+                return True
+        return False
+
     def drop_unconfirmed_guesses(self) -> None:
         """Drop guesses that neither checkpoint nor ``List`` shows."""
         self.current = self.current and self.current.without_guesses()

@@ -153,7 +153,8 @@ class KubeletObserver:
         """
         self._reader.refresh(within=LIST_WITHIN)
         with self.state.of_kubelet(kubelet) as state:
-            state.drop_unconfirmed_guesses()
+            if not state.move_guess():
+                state.drop_unconfirmed_guesses()
         self._apply(kubelet, self.read_checkpoint(), self.read_list(), offered)
 
     def read_checkpoint(self) -> Checkpoint | None:

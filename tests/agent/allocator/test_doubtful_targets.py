@@ -1,12 +1,14 @@
 """What the agent says, and what it lets start, while its sources are late, old or unavailable."""
 
+from dataclasses import replace
+
 import pytest
 
 from agent.errors import GrantError, PlacementError
 from contract.allocation import Evidence
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import MEMORY_FIRST, Node
-from tests.in_memory.pods import Container, Pod, gpu, make_pod
+from tests.in_memory.pods import OTHER_PLUGIN, Container, Pod, failing, gpu, init, make_pod
 
 
 @pytest.fixture
@@ -119,3 +121,20 @@ def test_a_refusal_names_no_pod_if_a_running_one_may_be_meant(old_list: Node) ->
     with pytest.raises(PlacementError):
         node.call()
     assert node.decision_log.refusals[-1].ref is None
+
+
+def test_a_guess_is_moved_to_the_init_container_that_must_have_it(node: Node) -> None:
+    """``List`` does not show the container (K4), and the next one is called for (K1)."""
+    rejected = failing(make_pod("rejected", replace(init(10, 2), other=True), gpu(10, 2)))
+    current = make_pod("current", init(10, 2), gpu(30, 8))
+    node.begin(rejected, (MEMORY, OTHER_PLUGIN))
+    node.serve(rejected, "init", MEMORY)
+    node.kubelet.step()
+    node.begin(current)
+    node.list_error = "down"
+    node.serve(current, "init", CORE)
+    assert node.decision_log.last.target == "rejected/init"
+    node.list_error, node.checkpoint_error = "", "down"
+    node.serve(current, "init", MEMORY)
+    node.serve(current)
+    assert node.decision_log.refs("prefer")[-2:] == ["current/main"] * 2

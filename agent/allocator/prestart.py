@@ -154,9 +154,11 @@ class PreStartCall:
                 pod = info.id if info is not None else PodId("", "", uid)
                 pod = pod if info is not None or known is None else known.id
                 ref = ContainerRef(pod, name)
-                # If the current pod's UID is not known, only its name can be compared.
-                nameless = (each for each in holders if each.container == name and not each.pod.uid)
-                may_be = (each for each in nameless if not pod.name or each.pod.key == pod.key)
+                # Of a holder that the API has not shown, only the name can be compared: its UID is
+                # not known, or that of an ended pod whose entry has the same slots (K29).
+                unknown = (one for one in holders if state.known.find(one.pod) is None)
+                nameless = (one for one in unknown if one.container == name)
+                may_be = (one for one in nameless if not pod.name or one.pod.key == pod.key)
                 named = next(may_be, None)
                 is_holder = ref in holders or named is not None
                 proof = _Proof(uid, ref if pod.name else named or ref, info, checkpoint.pods[uid])

@@ -14,18 +14,18 @@ from tests.adversary.run import FORMS, Outcome, run
 @click.option("--first", default=0, help="The first seed.")
 @click.option("--seeds", type=click.IntRange(1), default=100, help="How many seeds.")
 @click.option("--rounds", type=click.IntRange(1), default=80, help="Bursts on each node.")
-@click.option("--divided", is_flag=True, help="Divide shares over several cards.")
 @click.option("--trace", is_flag=True, help="Print all events of the first seed.")
-def main(*, first: int, seeds: int, rounds: int, divided: bool, trace: bool) -> None:
-    """Run nodes with each form of ``List``; exit with 1 if there are findings."""
+def main(*, first: int, seeds: int, rounds: int, trace: bool) -> None:
+    """Run nodes with each form of ``List``; exit with 1 if there are findings.
+
+    On nodes with odd seeds, shares may be divided over several cards.
+    """
     logging.disable(logging.CRITICAL)
     total = Outcome()
     for seed in range(first, first + (1 if trace else seeds)):
         for name, active_only in FORMS.items():
             on_event = click.echo if trace else lambda _line: None
-            outcome = run(
-                seed, active_only=active_only, divided=divided, rounds=rounds, trace=on_event
-            )
+            outcome = run(seed, active_only=active_only, rounds=rounds, trace=on_event)
             total += outcome
             for each in outcome.findings:
                 click.echo(f"seed {seed}, {name}, step {each.step}: {each.kind}: {each.text}")

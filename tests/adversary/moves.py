@@ -56,7 +56,7 @@ class Faults:
     Random ones come at every point where faults may happen, unless it is paused.
     """
 
-    def __init__(self, world: World, random: Random, *, divided: bool = False) -> None:
+    def __init__(self, world: World, random: Random, *, divided: bool) -> None:
         self.world = world
         self._random = random
         self._divided = divided

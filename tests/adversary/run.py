@@ -38,15 +38,14 @@ def run(
     seed: int,
     *,
     active_only: bool,
-    divided: bool = False,
     rounds: int = 40,
     trace: Callable[[str], None] = lambda _line: None,
 ) -> Outcome:
-    """Run one node through several bursts; *divided*: shares may be over several cards."""
+    """Run one node through several bursts; if *seed* is odd, shares may be over several cards."""
     random = Random(seed)
     world = World(random, active_only=active_only)
     world.trace = world.judge.trace = trace
-    faults = Faults(world, random, divided=divided)
+    faults = Faults(world, random, divided=seed % 2 == 1)
     world.strike, world.loses = faults.strike, faults.loses
     for _ in range(rounds):
         faults.bind_a_burst()

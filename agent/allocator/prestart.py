@@ -117,8 +117,8 @@ class PreStartCall:
             for each in holders[:1]:
                 state.note_unproven(each.pod)
             halves = state.find_halves(resource, ids)
-        for each in halves:
-            check_together([self._grant(resource, ids), self._grant(resource.other, each)])
+        for half in halves:
+            check_together([self._grant(resource, ids), self._grant(resource.other, half)])
         self.decision_log.unproven(holders[0] if holders else None, ids, reason)
         return None
 
@@ -156,8 +156,8 @@ class PreStartCall:
                 ref = ContainerRef(pod, name)
                 # Of a holder that the API has not shown, only the name can be compared: its UID is
                 # not known, or that of an ended pod whose entry has the same slots (K29).
-                unknown = (one for one in holders if state.known.find(one.pod) is None)
-                nameless = (one for one in unknown if one.container == name)
+                unshown = (one for one in holders if state.known.find(one.pod) is None)
+                nameless = (one for one in unshown if one.container == name)
                 may_be = (one for one in nameless if not pod.name or one.pod.key == pod.key)
                 named = next(may_be, None)
                 is_holder = ref in holders or named is not None

@@ -19,9 +19,9 @@ def old_list() -> Node:
     return made
 
 
-def forgotten(node: Node, *containers: Container, **annotations: str) -> Pod:
+def forgotten(node: Node, *containers: Container) -> Pod:
     """Return a running pod whose devices a new kubelet does not know (K33); it admits the pod."""
-    pod = make_pod("running", *containers, **annotations)
+    pod = make_pod("running", *containers)
     pod.phase = "Running"
     node.bind(pod)
     node.restart_kubelet()

@@ -81,6 +81,25 @@ def test_a_start_that_the_checkpoint_cannot_prove_is_checked_by_list(old_list: N
         node.start(current)
 
 
+def test_a_start_is_proven_though_the_slots_seemed_to_be_those_of_a_deleted_pod(
+    node: Node,
+) -> None:
+    """A new agent had seen only an older checkpoint, with an ended pod's entry (K29, K33)."""
+    deleted = node.admit(make_pod("deleted", gpu(30, 8)))
+    node.start(deleted)
+    node.delete(deleted)
+    older = node.kubelet.state.checkpoint
+    pod = node.admit(make_pod("a", gpu(30, 8)))
+    for name in ("b", "c"):  # the saved state has the last two pods
+        node.admit(make_pod(name, gpu(10, 4)))
+    newer, node.kubelet.state.checkpoint = node.kubelet.state.checkpoint, older
+    node.restart_agent()
+    node.allocator.refresh()
+    node.kubelet.state.checkpoint = newer
+    node.start(pod)
+    assert node.decision_log.refs("prestart") == ["a/main"] * 2
+
+
 def test_slots_of_an_unknown_deleted_pod_do_not_hide_the_next_target(old_list: Node) -> None:
     """The checkpoint keeps its entry, and gives its slots to the target (K29)."""
     node = old_list

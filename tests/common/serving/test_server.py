@@ -299,8 +299,9 @@ def test_a_drain_waits_for_requests_in_progress_and_closes_idle_connections(
     with https.connect() as idle, https.connect() as silent, https.connect() as busy:
         idle.sendall(POST + b"Content-Length: 0\r\n\r\n")
         assert _read_response(idle)[1] == b"0"
+        eventually(lambda: program.metrics.requests == 0, "the first request has ended")
         busy.sendall(late)
-        eventually(lambda: program.metrics.requests == 1, "the request waits")
+        eventually(lambda: program.metrics.requests == 1, "the second request waits")
         https.drain()
         for client in (idle, silent):
             assert https.advance_until_received(client)[1] == b""

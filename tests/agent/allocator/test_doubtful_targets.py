@@ -11,14 +11,6 @@ from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import OTHER_PLUGIN, Container, Pod, failing, gpu, init, make_pod
 
 
-@pytest.fixture
-def old_list() -> Node:
-    """A node whose ``List`` keeps rejected pods (K8)."""
-    made = Node(active_only=False)
-    made.admit(make_pod("before", gpu(10, 2)))
-    return made
-
-
 def forgotten(node: Node, *containers: Container) -> Pod:
     """Return a running pod whose devices a new kubelet does not know (K33); it admits the pod."""
     pod = make_pod("running", *containers)
@@ -69,8 +61,8 @@ def test_a_start_without_proof_is_vetoed_if_its_halves_are_on_different_cards(
         node.start(pod)
 
 
-def test_a_start_that_the_checkpoint_cannot_prove_is_checked_by_list(old_list: Node) -> None:
-    node = old_list
+def test_a_start_that_the_checkpoint_cannot_prove_is_checked_by_list(old_node: Node) -> None:
+    node = old_node
     current = make_pod("current", gpu(100, 0), use_gpu_uuid="GPU-0")
     node.rejected(make_pod("newer", gpu(100, 0)))
     node.begin(current)
@@ -100,9 +92,9 @@ def test_a_start_is_proven_though_the_slots_seemed_to_be_those_of_a_deleted_pod(
     assert node.decision_log.refs("prestart") == ["a/main"] * 2
 
 
-def test_slots_of_an_unknown_deleted_pod_do_not_hide_the_next_target(old_list: Node) -> None:
+def test_slots_of_an_unknown_deleted_pod_do_not_hide_the_next_target(old_node: Node) -> None:
     """The checkpoint keeps its entry, and gives its slots to the target (K29)."""
-    node = old_list
+    node = old_node
     deleted = node.admit(make_pod("deleted", gpu(30, 8)))
     node.start(deleted)
     node.delete(deleted)
@@ -117,9 +109,9 @@ def test_slots_of_an_unknown_deleted_pod_do_not_hide_the_next_target(old_list: N
     assert node.decision_log.last.target == "current/main"
 
 
-def test_after_a_correction_the_next_call_is_for_the_proven_pod(old_list: Node) -> None:
+def test_after_a_correction_the_next_call_is_for_the_proven_pod(old_node: Node) -> None:
     """Even if the API does not show it, and shows others with this request."""
-    node = old_list
+    node = old_node
     current = make_pod("current", gpu(10, 2))
     node.rejected(make_pod("second", gpu(10, 4)))
     node.rejected(make_pod("first", gpu(10, 2)))
@@ -132,8 +124,8 @@ def test_after_a_correction_the_next_call_is_for_the_proven_pod(old_list: Node) 
     assert node.decision_log.last.target == "current/main"
 
 
-def test_a_refusal_names_no_pod_if_a_running_one_may_be_meant(old_list: Node) -> None:
-    node = old_list
+def test_a_refusal_names_no_pod_if_a_running_one_may_be_meant(old_node: Node) -> None:
+    node = old_node
     pod = forgotten(node, gpu(10, 4))
     node.rejected(make_pod("rejected", gpu(10, 4), use_gpu_uuid="GPU-elsewhere"))
     node.begin(pod)

@@ -22,14 +22,6 @@ from tests.in_memory.pods import (
 )
 
 
-@pytest.fixture
-def old_node() -> Node:
-    """A node whose ``List`` keeps rejected pods, which look like pods being admitted (K8)."""
-    made = Node(active_only=False)
-    made.admit(make_pod("before", gpu(10, 2)))
-    return made
-
-
 def begin_beside_a_newer_one(node: Node, *containers: Container) -> Pod:
     """Two pods are new to ``List``: the newer is the likelier, and here it was rejected."""
     current = make_pod("current", *containers)

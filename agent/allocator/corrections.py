@@ -192,7 +192,8 @@ def _identify_by_checkpoint(
 
     The entry of an ended pod may have the same slots (K29). That is excluded if the entry is new,
     or if ``List`` shows the container with exactly these slots: an agent that has just started
-    cannot tell whether an entry is new.
+    cannot tell whether an entry is new. A new entry does not prove a guess: it may be another
+    pod's.
     """
     shown = {
         one.name: one.held
@@ -204,7 +205,8 @@ def _identify_by_checkpoint(
         old = before.owners(each.resource, each.ids)
         for owner in now.owners(each.resource, each.ids):
             uid, name = owner
-            proven = owner not in old or shown.get(name) == now.pods[uid][name]
+            is_new = owner not in old and not each.is_guess
+            proven = is_new or shown.get(name) == now.pods[uid][name]
             info = pods.by_uid(uid)
             if (
                 proven

@@ -23,6 +23,7 @@ from agent.allocator.corrections import (
     with_uid,
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.guesses import drop_freed, find_left, find_misplaced
 from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import (
     Checkpoint,
@@ -74,6 +75,7 @@ class NodeState:
         self._built_of: tuple[object, ...] | None = None  # the sources of the snapshot
         self._stable = StablePods()
         self._earlier: CurrentPod | None = None
+        self._left: tuple[CurrentPod, ...] = ()  # refused, or guessed wrongly: as find_left
         self._offered: Offered = {}
         self._ever_checkpointed: set[int] = set()  # as Checkpoint.entries
         self._confirmed: frozenset[str] = frozenset()  # UIDs of certainly identified pods
@@ -118,6 +120,7 @@ class NodeState:
         if self.kubelet not in {None, instance}:
             self._history, self._unproven = KubeletHistory(outlived=self._unproven), frozenset()
             self.current, self._earlier, self.last_call = None, None, LastCall()
+            self._left = ()
             self.listed, self._stable, self._built_of = None, StablePods(), None
             self._ever_checkpointed = set()
             self._plan = None
@@ -154,16 +157,18 @@ class NodeState:
                 self.snapshot.listed_changing,
                 checkpoint=checkpoint or Checkpoint(),
                 listed=listed,
-                served=self._served,
+                served=self.served,
                 pods=self.known,
             )
         self.checkpoint, self.listed = checkpoint, listed
         self._offered = offered or {}
+        self._left = drop_freed(self._left, self._offered)
         corrections = self._correct(before, checkpoint) if checkpoint is not None else []
         self.update_snapshot()
         if caught_up and self.current is not None:
             was, snapshot = self.current, self.snapshot
             now = correct_by_offer(was, self._offered, checkpoint or Checkpoint(), snapshot)
+            left = now
             if listed is not None:
                 # The pod that got the offered slots was rejected, and so were pods listed with it
                 # (K1).
@@ -174,6 +179,7 @@ class NodeState:
                 self.last_call = self.last_call.corrected(self._proven_pod(was, corrections))
             self.current = now
             self.update_snapshot()
+            self._leave(left)
         self._remember()
         return corrections
 
@@ -216,32 +222,24 @@ class NodeState:
             self.update_snapshot()
         return found
 
-    def move_guess(self) -> bool:
-        """Move a guess to the pod of the last call, if it must have been for that; return whether.
-
-        The kubelet serves a container completely before the next (K1). So if the target of the last
-        call still lacks a resource, and no container matches this call, the guess of just that much
-        for another pod was wrong. ``List`` does not show it for an ordinary init container (K4).
-        """
-        last, current, earlier = self.last_call.pod, self.current, self._earlier
-        found = self.snapshot.pod(current.id) if current is not None else None
-        if current is None or earlier is None or found is None or found.kubelet_id != last:
-            return False
-        container = found.find_lacking()
-        if container is None:
-            return False
-        for each in earlier.assignments:
-            count = each.resource.count_in(container.demand)
-            if (
-                each.is_guess
-                and count == len(each.ids)
-                and not found.held.get(container.name, {}).get(each.resource)
-            ):
-                self._earlier = earlier.without(each)
-                self.current = current.with_assignment(replace(each, container=container.name))
-                self.update_snapshot()
-                return True
-        return False
+    def move_guess(self) -> Correction | None:
+        """Move a guess to the pod of the last call, if it must have been for that; return it."""
+        current = self.current
+        pod = self.snapshot.pod(current.id) if current is not None else None
+        if current is None or pod is None or pod.kubelet_id != self.last_call.pod:
+            return None
+        earlier = () if self._earlier is None else (self._earlier,)
+        found = find_misplaced(pod, (*self._left, *earlier))
+        if found is None:
+            return None
+        guessed, moved = found
+        wrong = replace(moved, container=guessed.container)
+        self._earlier = self._earlier and self._earlier.without(wrong)
+        self._left = tuple(each.without(wrong) for each in self._left)
+        self.current = current.with_assignment(moved)
+        self.update_snapshot()
+        right = ContainerRef(current.id, moved.container)
+        return Correction(moved.resource, moved.ids, guessed, right)
 
     def drop_unconfirmed_guesses(self) -> None:
         """Drop guesses that neither checkpoint nor ``List`` shows."""
@@ -249,7 +247,7 @@ class NodeState:
         self._earlier = self._earlier and self._earlier.without_guesses()
 
     def _correct(self, before: Checkpoint, now: Checkpoint) -> list[Correction]:
-        if all(each.is_certain(self.known.by_uid(each.uid)) for each in self._served):
+        if all(each.is_certain(self.known.by_uid(each.uid)) for each in self.served):
             return []
         current, earlier = self.current, self._earlier
         if current is None:
@@ -285,6 +283,13 @@ class NodeState:
         found = self.snapshot.pod(pod) if pod.name else None
         return found.kubelet_id if found is not None else None
 
+    def _leave(self, pod: CurrentPod) -> None:
+        """Keep the slots allocated to a pod that no container holds now."""
+        left = find_left(pod, self.snapshot)
+        if left.assignments:
+            self._left = (*self._left, left)
+            self.update_snapshot()
+
     def _may_be_new(self, owner: CheckpointOwner, resource: Resource, ids: frozenset[str]) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""
         info = self.known.by_uid(owner.pod_uid)
@@ -307,7 +312,8 @@ class NodeState:
     # --- the snapshot -------------------------------------------------------------------
 
     @property
-    def _served(self) -> tuple[CurrentPod, ...]:
+    def served(self) -> tuple[CurrentPod, ...]:
+        """The current pod, then the one before it."""
         return tuple(each for each in (self.current, self._earlier) if each is not None)
 
     def update_snapshot(self) -> None:
@@ -319,15 +325,16 @@ class NodeState:
             last_pod=last.pod if last.pod not in last.finished else None,
             finished=last.finished,
             offered=self._offered,
+            refused=tuple(each.allocated for each in self._left),
             synced=self._synced,
         )
-        sources = self.checkpoint, self.listed, self.known, self._served, context
+        sources = self.checkpoint, self.listed, self.known, self.served, context
         if sources != self._built_of:
             self._built_of = sources
             self.snapshot = build_snapshot(
                 checkpoint=self.checkpoint or Checkpoint(),
                 listed=self.listed,
-                served=self._served,
+                served=self.served,
                 known=self.known,
                 context=context,
                 stable=self._stable,
@@ -362,39 +369,6 @@ class NodeState:
             return is_old and (known is None or known.ended)
         return info.terminal or (known is not None and known.ended)
 
-    def is_guessed(self, resource: Resource, ids: frozenset[str]) -> bool:
-        """Return whether the pod that seems to hold these slots is a guess."""
-        ours = (each for pod in self._served for each in pod.assignments if each.is_guess)
-        unsure = (each for each in self.snapshot.listed_changing if not each.sure)
-        return any((each.resource, each.ids) == (resource, ids) for each in ours) or any(
-            each.shows_exactly(resource, ids) for each in unsure
-        )
-
-    def find_halves(self, resource: Resource, ids: frozenset[str]) -> list[frozenset[str]]:
-        """Return the slots of the other resource that a container with *ids* has, if it starts.
-
-        The kubelet starts no container before all its calls (K1). So if *ids* were assigned by a
-        guess to a container that lacks the other resource, and slots of that one to a container
-        that lacks this one, both are the same container's. Empty if *ids* are no such half.
-        """
-        halves = [
-            each
-            for pod in self._served
-            for each in pod.assignments
-            if each.is_guess
-            and self._lacks(ContainerRef(pod.id, each.container), each.resource.other)
-        ]
-        if (resource, ids) not in [(each.resource, each.ids) for each in halves]:
-            return []
-        return [each.ids for each in halves if each.resource is resource.other]
-
-    def _lacks(self, container: ContainerRef, resource: Resource) -> bool:
-        """Return whether a container requests a resource, and has no slot of it."""
-        info = self.known.find(container.pod)
-        found = info.demand.of(container.container) if info is not None else None
-        needed = found is not None and resource.count_in(found.demand) > 0
-        return needed and not self.snapshot.holding(container, resource)
-
     # --- assignments --------------------------------------------------------------------
 
     def assign(
@@ -408,7 +382,12 @@ class NodeState:
         if current is None or current.id != target.pod:
             found = self.snapshot.pod(target.pod)
             uid = found.uid if found is not None else target.pod.uid
-            self._earlier, current = current, CurrentPod(target.pod, uid)
+            earlier = self._earlier
+            if current is not None and current.allocated:
+                self._earlier = current
+                if earlier is not None:
+                    self._leave(earlier)
+            current = CurrentPod(target.pod, uid)
         name = target.container.name
         self.current = current.with_assignment(
             Assignment(name, resource, ids, target.evidence, allocated)
@@ -429,10 +408,9 @@ class NodeState:
         self.last_call = self.last_call.refused(self.snapshot)
         current = self.current
         if current is not None and pod in {None, current.id}:
-            known = current.without_guesses()
-            if known.allocated:  # a restarted kubelet counts them for a while (K21)
-                self._earlier = known
             self.current = replace(current, assignments=())
+            self.update_snapshot()
+            self._leave(current)
         self._plan = None
 
     def find_assignment(

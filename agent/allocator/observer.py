@@ -15,6 +15,7 @@ from agent.allocator.interfaces import (
     CheckpointSource,
     DecisionLog,
     HeldSlots,
+    ListedContainer,
     ListedPod,
     PodResourcesSource,
     PodSource,
@@ -153,8 +154,11 @@ class KubeletObserver:
         """
         self._reader.refresh(within=LIST_WITHIN)
         with self.state.of_kubelet(kubelet) as state:
-            if not state.move_guess():
+            moved = state.move_guess()
+            if moved is None:
                 state.drop_unconfirmed_guesses()
+        if moved is not None:
+            self.decision_log.corrected(moved)
         self._apply(kubelet, self.read_checkpoint(), self.read_list(), offered)
 
     def read_checkpoint(self) -> Checkpoint | None:
@@ -175,22 +179,22 @@ class KubeletObserver:
     def find_listed(self, ref: ContainerRef) -> HeldSlots | None:
         """Return the slots of a container in ``List``; ``None`` if it is not shown (K4, K8)."""
         found = [
-            held
-            for key, name, held in self._walk_list()
-            if (ref.pod.key, ref.container) == (key, name)
+            container.held
+            for pod, container in self._walk_list()
+            if (ref.pod.key, ref.container) == (pod.key, container.name)
         ]
         return found[0] if len(found) == 1 else None
 
     def find_holders(
         self, resource: Resource, ids: frozenset[str]
-    ) -> list[tuple[Key, str, HeldSlots]]:
-        """Return name of the pod, container and slots of those that ``List`` shows with *ids*."""
-        return [each for each in self._walk_list() if each[2].get(resource) == ids]
+    ) -> list[tuple[ListedPod, ListedContainer]]:
+        """Return the containers that ``List`` shows with *ids*, each with its pod's entry."""
+        return [each for each in self._walk_list() if each[1].held.get(resource) == ids]
 
-    def _walk_list(self) -> Iterator[tuple[Key, str, HeldSlots]]:
+    def _walk_list(self) -> Iterator[tuple[ListedPod, ListedContainer]]:
         for pod in self.read_list() or ():
             for container in pod.containers:
-                yield pod.key, container.name, container.held
+                yield pod, container
 
     def _apply(  # noqa: PLR0913 -- the results of one observation
         self,

@@ -12,6 +12,7 @@ from agent.allocator.grants import (
     grant_of,
     translate,
 )
+from agent.allocator.guesses import find_halves, has_guess, is_guessed
 from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import Checkpoint, Containers, DecisionLog, HeldSlots
 from agent.allocator.node_state import NodeState
@@ -116,21 +117,30 @@ class PreStartCall:
             holders = [shown.ref] if shown is not None else state.snapshot.find(resource, ids)
             for each in holders[:1]:
                 state.note_unproven(each.pod)
-            halves = state.find_halves(resource, ids)
+            halves = find_halves(state.served, state.snapshot, resource, ids)
         for half in halves:
             check_together([self._grant(resource, ids), self._grant(resource.other, half)])
         self.decision_log.unproven(holders[0] if holders else None, ids, reason)
         return None
 
     def _find_shown(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
-        """Return the container that ``List`` shows with these slots, if one, of a known pod."""
+        """Return the container that ``List`` shows with these slots, if one, of a known pod.
+
+        The kubelet gives what a pod requests, so an entry with other amounts is another pod's.
+        """
         found = self.observer.find_holders(resource, ids)
         with self.state as state:
-            pods = [info for key, _, _ in found for info in state.known.of_name(key)]
+            pods = [
+                info
+                for entry, _ in found
+                for info in state.known.of_name(entry.key)
+                if entry.may_be(info) and not entry.contradicts(info)
+            ]
         if len(found) != 1 or len(pods) != 1:
             return None
-        (_, container, held), info = found[0], pods[0]
-        return _Proof(kubelet_uid(info), ContainerRef(info.id, container), info, {container: held})
+        (_, shown), info = found[0], pods[0]
+        ref = ContainerRef(info.id, shown.name)
+        return _Proof(kubelet_uid(info), ref, info, {shown.name: shown.held})
 
     def _grant(self, resource: Resource, ids: frozenset[str]) -> Grant:
         return translate(resource, self.table.read(resource, sorted(ids)))
@@ -144,8 +154,9 @@ class PreStartCall:
         rejected pod (K33). So an assignment that was no guess takes precedence.
         """
         with self.state as state:
-            holders = state.snapshot.find(resource, ids)
-            guessed = state.is_guessed(resource, ids)
+            served, snapshot = state.served, state.snapshot
+            holders = snapshot.find(resource, ids)
+            guessed = is_guessed(served, snapshot, resource, ids)
             found = []
             for owner in checkpoint.owners(resource, ids):
                 uid, name = owner
@@ -155,8 +166,14 @@ class PreStartCall:
                 pod = pod if info is not None or known is None else known.id
                 ref = ContainerRef(pod, name)
                 # Of a holder that the API has not shown, only the name can be compared: its UID is
-                # not known, or that of an ended pod whose entry has the same slots (K29).
-                unshown = (one for one in holders if state.known.find(one.pod) is None)
+                # not known, or that of an ended pod whose entry has the same slots (K29). A guess
+                # may have the wrong name.
+                unshown = (
+                    one
+                    for one in holders
+                    if state.known.find(one.pod) is None
+                    and not has_guess(served, snapshot, one, resource, ids)
+                )
                 nameless = (one for one in unshown if one.container == name)
                 may_be = (one for one in nameless if not pod.name or one.pod.key == pod.key)
                 named = next(may_be, None)

@@ -12,7 +12,7 @@ their slots are free, or will be as soon as the kubelet checks (R2). The rules R
 docs/architecture.md, the facts K1 to K35 in docs/kubelet-facts.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -41,6 +41,7 @@ class AllocationSnapshot:
         changing: the pods that are not stable; only these may be the target's pod.
         listing: whether ``List`` was available.
         known: the node's pods in the API.
+        refused: slots of refused pods, by container: the kubelet may still count them (K21).
         listed_changing: the pods of *changing* that ``List`` shows.
         signatures: how often ``List`` shows each signature.
         held: every slot that a container holds.
@@ -50,6 +51,7 @@ class AllocationSnapshot:
     listing: bool = False
     stable: StablePods = field(default_factory=StablePods)
     known: KnownPods = field(default_factory=KnownPods)
+    refused: Sequence[Containers] = ()
     listed_changing: tuple[SnapshotPod, ...] = field(init=False, compare=False)
     signatures: Mapping[Signature, int] = field(init=False, compare=False)
     held: Mapping[Resource, frozenset[str]] = field(init=False, compare=False)
@@ -138,14 +140,14 @@ class AllocationSnapshot:
     ) -> frozenset[str]:
         """Return slots of *other* that the kubelet counts as used though no pod holds them (R7).
 
-        These are stale slots of ended pods (K31). A container's slots are still counted if its
-        slots of *requested* are not offered. A container without slots of *requested* counts like
-        the other containers of its pod. The kubelet frees a pod as a whole, but may never have
-        counted a container whose admission it rejected (K21).
+        These are slots of refused pods (K21), and stale slots of ended pods (K31). A container's
+        slots are still counted if its slots of *requested* are not offered. A container without
+        slots of *requested* counts like the other containers of its pod. The kubelet frees a pod as
+        a whole, but may never have counted a container whose admission it rejected (K21).
         """
         counted: set[str] = set()
-        for each in self.changing:
-            containers = each.stale.values()
+        for each in (*self.refused, *(one.stale for one in self.changing)):
+            containers = each.values()
             freed = any(one.get(requested, NOTHING) & offered for one in containers)
             for one in containers:
                 of_container = one.get(requested, NOTHING)

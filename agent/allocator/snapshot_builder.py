@@ -33,6 +33,7 @@ class SnapshotContext:
         last_pod: the pod of the last call, by the kubelet's UID.
         finished: as :attr:`agent.allocator.resolver.LastCall.finished`: rejected pods (K1, K8).
         offered: the slots that the kubelet offers; unlisted pods do not hold them.
+        refused: as :attr:`agent.allocator.snapshot.AllocationSnapshot.refused`.
         synced: whether all pods of the node are known: then unknown ones were deleted.
     """
 
@@ -41,6 +42,7 @@ class SnapshotContext:
     last_pod: PodId | None = None
     finished: AbstractSet[PodId] = frozenset()
     offered: Offered = field(default_factory=dict)
+    refused: Sequence[Containers] = ()
     synced: bool = True
 
 
@@ -122,7 +124,7 @@ class _SnapshotBuilder:
                 for info in self.known.shown
                 if kubelet_uid(info) not in there
             ]
-        return AllocationSnapshot(tuple(found), listing, stable, self.known)
+        return AllocationSnapshot(tuple(found), listing, stable, self.known, context.refused)
 
     def _allocated(self, pod: PodId, uid: str) -> Containers:
         served = self.served if self.listed is None else self.served[:1]

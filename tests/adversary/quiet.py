@@ -91,6 +91,7 @@ def _check_annotations(world: World) -> None:
         held = {
             name: {card_of(each) for ids in resources.values() for each in ids}
             for name, resources in world.kubelet.holdings.get(pod.uid, {}).items()
+            if (pod.uid, name) not in world.lost or world.has_all(pod, name)
         }
         if pod.requests_gpus:
             cards = {name: set(each.cards) for name, each in allocations.items() if name in held}

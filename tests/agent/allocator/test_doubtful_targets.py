@@ -6,9 +6,20 @@ import pytest
 
 from agent.errors import GrantError, PlacementError
 from contract.allocation import Evidence
+from contract.demand import ContainerKind
+from placement.scoring import Policy
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import MEMORY_FIRST, Node
-from tests.in_memory.pods import OTHER_PLUGIN, Container, Pod, failing, gpu, init, make_pod
+from tests.in_memory.pods import (
+    OTHER_PLUGIN,
+    Container,
+    Pod,
+    failing,
+    gpu,
+    init,
+    make_pod,
+    static_pod,
+)
 
 
 def forgotten(node: Node, *containers: Container) -> Pod:
@@ -135,18 +146,100 @@ def test_a_refusal_names_no_pod_if_a_running_one_may_be_meant(old_node: Node) ->
     assert node.decision_log.refusals[-1].ref is None
 
 
-def test_a_guess_is_moved_to_the_init_container_that_must_have_it(node: Node) -> None:
-    """``List`` does not show the container (K4), and the next one is called for (K1)."""
-    rejected = failing(make_pod("rejected", replace(init(10, 2), other=True), gpu(10, 2)))
+@pytest.mark.parametrize("old_list", [False, True], ids=["init", "main"])
+def test_a_guess_is_moved_to_the_init_container_that_must_have_it(old_list: bool) -> None:
+    """``List`` does not show the container (K4), and the next one is called for (K1).
+
+    If it shows the guessed container without the slots, the guess was wrong in any case.
+    """
+    node = Node(active_only=not old_list)
+    first = gpu(10, 2) if old_list else init(10, 2)
+    rejected = failing(make_pod("rejected", replace(first, other=True), gpu(10, 2, name="next")))
     current = make_pod("current", init(10, 2), gpu(30, 8))
     node.begin(rejected, (MEMORY, OTHER_PLUGIN))
-    node.serve(rejected, "init", MEMORY)
+    node.serve(rejected, first.name, MEMORY)
     node.kubelet.step()
     node.begin(current)
     node.list_error = "down"
     node.serve(current, "init", CORE)
-    assert node.decision_log.last.target == "rejected/init"
+    assert node.decision_log.last.target == f"rejected/{first.name}"
     node.list_error, node.checkpoint_error = "", "down"
     node.serve(current, "init", MEMORY)
     node.serve(current)
     assert node.decision_log.refs("prefer")[-2:] == ["current/main"] * 2
+    assert "corrected" in [each.word for each in node.decision_log.everything]
+
+
+# --- slots that the kubelet still counts ------------------------------------------------------
+
+
+def first_batch(node: Node, *pods: Pod) -> None:
+    """Let a restarted kubelet have *pods* in its first batch: it frees nothing before its end."""
+    node.bind(*pods)
+    node.restart_kubelet()
+
+
+def refused_elsewhere(name: str, cores: int, blocks: int) -> Pod:
+    """Return a pod that another vendor's plugin refuses once it has all its GPU devices."""
+    return failing(make_pod(name, replace(gpu(cores, blocks), other=True)))
+
+
+def test_slots_of_pods_that_another_plugin_refused_stay_counted() -> None:
+    """The checkpoint lacks them (K28), and the new ``List`` does not show the pods (K21)."""
+    node = Node(policy=Policy.SPREAD)
+    pods = [refused_elsewhere("full", 10, 32), refused_elsewhere("b", 30, 2)]
+    pods += [refused_elsewhere("c", 30, 2), make_pod("last", gpu(10, 2))]
+    first_batch(node, *pods)
+    for each in pods:
+        node.admit(each)
+    assert node.cards(pods[-1]) == ["GPU-1"]
+
+
+def test_slots_of_a_guess_stay_counted_after_its_pod_was_refused() -> None:
+    """They are an init container's, but the pod is unknown, and its main container was guessed."""
+    node = Node(policy=Policy.SPREAD, active_only=False)
+    refused = static_pod("refused", init(150, 32), gpu(100, 0))
+    pods = [make_pod("b", gpu(30, 2)), make_pod("last", gpu(10, 2))]
+    first_batch(node, *pods)
+    node.begin(refused, MEMORY_FIRST)
+    node.serve(refused, "init", MEMORY)
+    with pytest.raises(PlacementError, match="150 cores fit no card"):
+        node.serve(refused, "init", CORE)
+    for each in pods:
+        node.admit(each)
+    assert node.cards(pods[-1]) == ["GPU-1"]
+
+
+# --- which pod a start is for -----------------------------------------------------------------
+
+
+def test_a_start_is_not_reported_with_the_name_of_a_guess(old_node: Node) -> None:
+    """A new agent knows neither pod, as the API server is away, and ``List`` is unavailable."""
+    node = old_node
+    guessed, pod = make_pod("guessed", gpu(10, 2), at=1), make_pod("a", gpu(10, 2), at=2)
+    node.bind(guessed, pod)
+    node.list_error = "down"
+    node.kubelet.overtake()
+    node.admit(pod)
+    assert node.decision_log.last.target == "guessed/main"
+    node.api.away = True
+    node.restart_agent()
+    node.allocator.refresh()
+    node.kubelet.advertise()  # the checkpoint is written again
+    node.start(pod)
+    assert node.decision_log.refs("prestart") == []
+
+
+def test_a_start_is_not_compared_with_an_earlier_pod_of_its_name(node: Node) -> None:
+    """The kubelet gives what a pod requests: an entry with other amounts is not that pod's."""
+    deleted = node.admit(make_pod("a", gpu(20, 2)))
+    node.start(deleted)
+    node.api.away = True
+    node.kubelet.deleted_by_force(deleted)
+    node.kubelet.end(deleted)
+    again = make_pod("a", gpu(90, 12), Container("plain", ContainerKind.MAIN))
+    node.bind(again, seen=False)
+    node.admit(again)
+    node.checkpoint_error = "down"
+    node.start(again)
+    assert node.held(again)

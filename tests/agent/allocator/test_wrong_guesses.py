@@ -8,7 +8,17 @@ from agent.allocator.interfaces import Checkpoint
 from agent.errors import GrantError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
-from tests.agent.builders import CORE, INIT, MEMORY, checkpoint_of, container, ids, pods_of, view
+from tests.agent.builders import (
+    CORE,
+    INIT,
+    MEMORY,
+    checkpoint_of,
+    container,
+    ids,
+    listed,
+    pods_of,
+    view,
+)
 from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import (
     OTHER_PLUGIN,
@@ -152,10 +162,11 @@ def test_the_uid_of_a_rejected_pod_is_replaced_once_the_checkpoint_has_the_right
     guess = Assignment("c0", CORE, slots, Evidence.ORDER, allocated=True)
     taken = CurrentPod(view("p").id, "rejected", assignments=(guess,))
     right = {"right": {"c0": {CORE: slots}}}
+    entries = [listed("p", c0={CORE: slots})]
 
     def uid(now: Checkpoint) -> str:
         return with_uid(
-            taken, Checkpoint(), now, entries=[], pods=pods_of(), identified=frozenset()
+            taken, Checkpoint(), now, entries=entries, pods=pods_of(), identified=frozenset()
         ).uid
 
     assert uid(Checkpoint(right)) == "right"

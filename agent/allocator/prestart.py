@@ -151,7 +151,40 @@ class PreStartCall:
         """Return the container that holds these slots in *checkpoint*; correct wrong guesses.
 
         The entry of an ended pod may have the same slots (K29), and a late checkpoint those of a
-        rejected pod (K33). So an assignment that was no guess takes precedence.
+        rejected pod (K33). So an assignment that was no guess takes precedence, and so does one
+        with which ``List`` agrees.
+        """
+        holders, guessed, found = self._find_owners(checkpoint, resource, ids)
+        if not found:
+            return None
+        unknown, ended, first = found[0]
+        if (
+            unknown
+            and holders
+            and (ended or not guessed or self._is_of_another(first, resource, ids))
+        ):
+            return None
+        with self.state as state:
+            corrections = state.correct(checkpoint)
+        for each in corrections:
+            self.decision_log.corrected(each)
+        return first
+
+    def _is_of_another(self, proof: _Proof, resource: Resource, ids: frozenset[str]) -> bool:
+        """Return whether ``List`` shows *ids* with a pod of another name."""
+        pod = proof.ref.pod
+        shown = self.observer.find_holders(resource, ids) if pod.name else []
+        return any(entry.key != pod.key for entry, _ in shown)
+
+    def _find_owners(
+        self, checkpoint: Checkpoint, resource: Resource, ids: frozenset[str]
+    ) -> tuple[Sequence[ContainerRef], bool, Sequence[tuple[bool, bool, _Proof]]]:
+        """Find who holds these slots.
+
+        Returns:
+            The containers that hold them by the last snapshot; whether that is a guess; and those
+            that hold them in *checkpoint*, the likeliest first: whether it is another container
+            than those, whether its pod has ended, and the container.
         """
         with self.state as state:
             served, snapshot = state.served, state.snapshot
@@ -180,14 +213,7 @@ class PreStartCall:
                 is_holder = ref in holders or named is not None
                 proof = _Proof(uid, ref if pod.name else named or ref, info, checkpoint.pods[uid])
                 found.append((not is_holder, state.has_ended(owner, resource, ids), proof))
-            found.sort(key=lambda each: each[:2])
-            corrections = state.correct(checkpoint) if found else []
-        for each in corrections:
-            self.decision_log.corrected(each)
-        if not found:
-            return None
-        unknown, ended, first = found[0]
-        return None if unknown and holders and (ended or not guessed) else first
+        return holders, guessed, sorted(found, key=lambda each: each[:2])
 
     def _check(self, proof: _Proof, resource: Resource, ids: frozenset[str]) -> None:
         """Compare a container's slots with its request.

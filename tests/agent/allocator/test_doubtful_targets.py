@@ -243,3 +243,18 @@ def test_a_start_is_not_compared_with_an_earlier_pod_of_its_name(node: Node) -> 
     node.checkpoint_error = "down"
     node.start(again)
     assert node.held(again)
+
+
+def test_a_late_checkpoint_with_a_rejected_pod_vetoes_no_start(old_node: Node) -> None:
+    """It has the rejected pod's cores (K30, K33). ``List`` shows whose they are now."""
+    node = old_node
+    rejected = refused_elsewhere("rejected", 10, 2)
+    node.begin(rejected, (CORE, MEMORY, OTHER_PLUGIN))
+    node.serve(rejected, "main", CORE)
+    node.kubelet.overtake()
+    node.admit(rejected)
+    pod = make_pod("a", gpu(10, 2))
+    node.bind(pod, seen=False)
+    node.admit(pod)
+    node.start(pod)
+    assert node.decision_log.refusals == []

@@ -92,6 +92,33 @@ def test_a_binding_sets_only_permitted_annotations(example: Bound) -> None:
     _check([policy], example.request(), example.denied)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "denied"),
+    [
+        pytest.param([("", "")], [("10", "1")], "c0", id="a request is added"),
+        pytest.param([("10", "1")], [("", "")], "c0", id="removed"),
+        pytest.param([("10", "1"), ("10", "1")], [("10", "1"), ("10", "2")], "c1", id="changed"),
+        pytest.param([("10", "1"), ("", "")], [("10", "1"), ("0", "0")], "", id="nothing is added"),
+        pytest.param([("10", "1")], [("10", "1")], "", id="other resources change"),
+    ],
+)
+@pytest.mark.parametrize("init", [False, True], ids=["main", "init"])
+def test_a_resize_cannot_change_gpu_requests(
+    before: list[tuple[str, str]], after: list[tuple[str, str]], denied: str, init: bool
+) -> None:
+    """An API server of 1.33 permits it."""
+
+    def pod(requests: list[tuple[str, str]]) -> Json:
+        made = Creation("any", [("", "")], requests) if init else Creation("any", requests)
+        return made.pod()
+
+    policy = find(OBJECTS, "ValidatingAdmissionPolicy", "gpu-turnstile-resizes")
+    update = Update("someone", pod(before), pod(after), subresource="resize")
+    name = denied.replace("c", "i") if init else denied
+    message = name and f"containers {name}: resources.limits: Forbidden: "
+    _check([policy], update, message)
+
+
 _COUNTS = st.sampled_from(["", "0", "1", "50", "99", "100", "150", "200", "300", "1k", "3G"])
 _REQUESTED = st.tuples(_COUNTS, _COUNTS)
 _CARDS = ["", "0", "1", "02", "2", "3", "16", "17", "0" * 9 + "2", "-1", "1.5", "two", "2\n"]

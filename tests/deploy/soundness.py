@@ -124,7 +124,7 @@ def _check_probes(container: Json) -> None:
     assert bool(probes) == bool(ports)
     for probe in probes:
         assert probe["port"] in ports
-        assert probe["path"] in ("/healthz", "/readyz", "/livez")
+        assert probe["path"] in ("/healthz", "/readyz")
         tls = container["name"] in _HTTPS or "GPU_TURNSTILE_SCHEDULER_CERT" in environment(
             container
         )

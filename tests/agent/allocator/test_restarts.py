@@ -280,3 +280,19 @@ def test_slots_of_a_rejected_pod_are_reusable_in_the_next_pod_without_list(
     node.list_error = "rate limited"
     node.admit(pod)
     assert node.decision_log.refusals == []
+
+
+def test_a_list_that_the_next_kubelet_has_sent_changes_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That kubelet has not admitted the pods again."""
+    node.admit(make_pod("a", gpu(30, 8)))
+    held = node.allocator.holdings().held
+
+    def look() -> tuple[ListedPod, ...]:
+        node.restart_kubelet()
+        return ()
+
+    monkeypatch.setattr(node, "look", look)
+    node.allocator.observe()
+    assert node.allocator.holdings().held == held

@@ -27,4 +27,4 @@ export STATE
 setsid unshare --mount --net --pid --ipc --uts --fork "$here/machine.sh" \
   </dev/null >"$LOGS/machine.log" 2>&1 &
 await 10 "the machine" test -e "$STATE/ready"
-"$here/in.sh" "$here/cluster.sh" "$folder"
+"$here/in.sh" "$here/cluster.sh" "$folder" | tee "$STATE/env"

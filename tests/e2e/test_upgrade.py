@@ -83,7 +83,7 @@ def _upgrade_drained(deployed: Deployed, number: int, step: Sequence[str]) -> No
     ground.run(*ground.make.burst(STAYING, seed=51))
     kubectl.run(
         *("drain", ground.node, "--force", "--ignore-daemonsets", "--delete-emptydir-data"),
-        "--pod-selector=app.kubernetes.io/part-of!=gpu-turnstile",
+        "--pod-selector=!app.kubernetes.io/name",  # our own pods stay
         within=180,
     )
     made = _named(f"drained-{number}", ground.make.burst(STARTING, seed=number))

@@ -207,6 +207,8 @@ class KubeletObserver:
         read: Collection[Key] = (),
         shown: AbstractSet[str] = frozenset(),
     ) -> None:
+        if kubelet is not None and self.kubelet() != kubelet:  # List may be the next kubelet's
+            raise KubeletReplaced("another kubelet runs now")
         with self.state.of_kubelet(kubelet) as state:
             state.set_pods(self.pods.pods(), synced=self.pods.is_synced())
             corrections = state.apply_observation(

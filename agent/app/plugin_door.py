@@ -17,6 +17,7 @@ from agent.kubelet.server import DevicePluginService, RefusalPace
 from agent.kubernetes_api.client import Json
 from agent.observability.decision_log import LoggedDecisions
 from common.apiserver.events import EventSubject, Notice
+from common.kubelet_api import KUBELET_SOCKET
 from contract.resource import Resource
 
 CURRENT_POD_FILE = "current-pod.json"
@@ -40,7 +41,11 @@ class PluginDoor:
         settings, names = parts.settings, parts.settings.names
         self._parts = parts
         self._feed = HealthFeed(parts.watch.withheld_cards)
-        self._pod_resources = PodResources(settings.pod_resources_socket, resources=names.resources)
+        self._pod_resources = PodResources(
+            settings.pod_resources_socket,
+            resources=names.resources,
+            kubelet_socket=settings.kubelet_dir / KUBELET_SOCKET,
+        )
         checkpoint = CheckpointFile(settings.kubelet_dir, names.resources)
         parts.metrics.checkpoint_readable.set_function(lambda: checkpoint.readable)
         parts.metrics.list_readable.set_function(lambda: self._pod_resources.readable)

@@ -12,6 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from agent.allocator.interfaces import ListedContainer, ListedPod
 from agent.errors import Unavailable
+from agent.host.stale_sockets import refuses
 from common.backoff import spread
 from common.grpc_services import PATIENT_CHANNEL
 from common.kubelet_api import podresources_pb2
@@ -65,10 +66,16 @@ class PodResources:
         socket: Path,
         *,
         resources: Mapping[str, Resource],
+        kubelet_socket: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open a channel to *socket*; nothing is requested yet. Only *resources* are read."""
+        """Open a channel to *socket*; nothing is requested yet. Only *resources* are read.
+
+        *kubelet_socket* is the kubelet's socket for plugins. A kubelet that starts serves ``List``
+        before, and lists nothing: its responses do not count until it serves plugins, too (K11).
+        """
         self._resources = resources
+        self._kubelet_socket = kubelet_socket
         self._socket = socket
         self._clock = clock
         self._pause = threading.Event()
@@ -89,6 +96,8 @@ class PodResources:
         """
         try:
             found = self._list(within)
+            if self._kubelet_socket is not None and refuses(self._kubelet_socket):
+                raise Unavailable("PodResources: the kubelet is starting")
         except Unavailable:
             self.readable = False
             raise

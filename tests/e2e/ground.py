@@ -16,6 +16,7 @@ from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from contract.allocation import Allocation, decode_allocations
 from contract.demand import ContainerDemand, ContainerKind
+from contract.inventory import Amounts, decode_inventory
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
@@ -193,6 +194,14 @@ class Ground:
         self.cluster.delete_pods()
         wait("the pods' end", lambda: not self.cluster.pods() and not self.listed(), within=120)
 
+    def kubelet_version(self) -> str:
+        return str(self.cluster.node(self.node)["status"]["nodeInfo"]["kubeletVersion"])
+
+    def free_amounts(self) -> Sequence[Amounts]:
+        """Return what is free on each card by the agent's word, up to ten seconds old."""
+        notes = self.cluster.node(self.node)["metadata"].get("annotations") or {}
+        return decode_inventory(notes[self.names.gpu_cards]).free
+
     def offered(self) -> int:
         allocatable = self.cluster.node(self.node)["status"].get("allocatable", {})
         return int(allocatable.get(self.names.core, "0"))
@@ -332,12 +341,12 @@ class Ground:
             time.sleep(0.2)
 
     def restart_kubelet(self) -> None:
-        self._command(self.settings.restart_kubelet)
+        self.execute(self.settings.restart_kubelet)
 
     def kill_kubelet(self) -> None:
-        self._command(self.settings.kill_kubelet)
+        self.execute(self.settings.kill_kubelet)
 
-    def _command(self, command: Sequence[str]) -> None:
+    def execute(self, command: Sequence[str]) -> None:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

@@ -120,11 +120,11 @@ class Installation:
 
     def roll_agents(self) -> None:
         """Replace all agents, and wait until the old ones have ended."""
-        before = {each["metadata"]["uid"] for each in self._agents()}
+        before = self.agent_uids()
         self.roll(AGENTS, AGENT)
 
         def ended() -> bool:
-            return not before & {each["metadata"]["uid"] for each in self._agents()}
+            return not before & self.agent_uids()
 
         wait("the end of the old agents", ended, within=_DELETED_SECONDS)
 
@@ -212,6 +212,9 @@ class Installation:
 
     def agents(self) -> dict[str, str]:
         return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in self._agents()}
+
+    def agent_uids(self) -> set[str]:
+        return {each["metadata"]["uid"] for each in self._agents()}
 
     def _agents(self) -> list[Json]:
         selector = "--selector=app.kubernetes.io/name=gpu-turnstile-agent"

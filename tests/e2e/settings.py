@@ -30,6 +30,7 @@ class Settings:
     deploy_image: str
     scheduler_image: str = ""
     topology: str = ""
+    upgrade_kubelet: tuple[tuple[str, ...], ...] = ()
     kills: int = 10
     sweep_pods: int = 100
 
@@ -62,6 +63,9 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         deploy_image=get("DEPLOY_IMAGE"),
         scheduler_image=get("SCHEDULER_IMAGE"),
         topology=get("TOPOLOGY"),
+        upgrade_kubelet=tuple(
+            tuple(shlex.split(each)) for each in get("UPGRADE_KUBELET").split(";") if each.strip()
+        ),
         kills=int(get("KILLS", "10")),
         sweep_pods=int(get("SWEEP_PODS", "100")),
     )

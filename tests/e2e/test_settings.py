@@ -25,3 +25,9 @@ def test_the_suite_is_skipped_with_a_reason(
     with pytest.raises(NotRequested) as raised:
         read_settings(environ, marks=marks)
     assert str(raised.value) == reason
+
+
+def test_an_upgrade_is_commands_separated_by_semicolons() -> None:
+    environ = CLUSTER | {"GPU_TURNSTILE_E2E_UPGRADE_KUBELET": "switch '/opt/new kubelet'; back;"}
+    steps = read_settings(environ, marks="e2e").upgrade_kubelet
+    assert steps == (("switch", "/opt/new kubelet"), ("back",))

@@ -280,3 +280,43 @@ def test_slots_of_a_rejected_pod_are_reusable_in_the_next_pod_without_list(
     node.list_error = "rate limited"
     node.admit(pod)
     assert node.decision_log.refusals == []
+
+
+def test_a_list_that_the_next_kubelet_has_sent_changes_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That kubelet has not admitted the pods again."""
+    node.admit(make_pod("a", gpu(30, 8)))
+    held = node.allocator.holdings().held
+
+    def look() -> tuple[ListedPod, ...]:
+        node.restart_kubelet()
+        return ()
+
+    monkeypatch.setattr(node, "look", look)
+    node.allocator.observe()
+    assert node.allocator.holdings().held == held
+
+
+@cases("active_only", {"upgraded to 1.34": True, "and back": False})
+def test_a_kubelet_with_the_other_form_of_list_needs_no_new_agent(active_only: bool) -> None:
+    """Rejected pods with the same request leave its ``List``, or are in it again (K8)."""
+    node = Node(active_only=not active_only)
+    stays = node.admit(make_pod("stays", gpu(20, 4)))
+    node.start(stays)
+    held = node.held(stays)
+    for name in ("rejected-1", "rejected-2"):
+        node.rejected(make_pod(name, gpu(20, 4)))
+    node.publish_statuses()
+    node.admit(make_pod("before", gpu(20, 4)))
+    node.kubelet.active_only = active_only
+    node.restart_kubelet()
+    node.allocator.refresh()
+    while node.kubelet.queue:
+        node.kubelet.admit_next()
+    for name in ("after-1", "after-2"):
+        node.admit(make_pod(name, gpu(20, 4)))
+        assert last(node) == (f"{name}/main", TICKET)
+        assert not node.decision_log.counts["corrected"]
+    assert node.held(stays) == held
+    assert_snapshot_is_true(node)

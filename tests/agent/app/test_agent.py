@@ -1,6 +1,7 @@
 """A whole agent in this process, between a simulated kubelet and API server."""
 
 import re
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +28,10 @@ from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import PluginCallFailed
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.numa import NO_NODE, DeviceAllocation
+from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.settings import HookPoint
+from simulator.kubelet.sockets import Misbehavior
 from simulator.kubelet.state import KubeletCheckpoint
 from tests.agent.a_kubelet import client_of, has_devices, make_kubelet, registered, serve
 from tests.agent.app.whole import FAST, PODS, events, metrics, page, ready, running
@@ -189,11 +192,11 @@ def test_it_registers_once_the_nodes_pods_are_known(
 
 
 def test_another_kubelet_is_noticed_though_the_agent_is_registered_elsewhere(
-    settings: Settings, folder: Path, tmp_path: Path, server: ApiServer, admin: ApiClient
+    settings: Settings, folder: Path, server: ApiServer, admin: ApiClient
 ) -> None:
     """It does not know what its predecessor was promised, so the reservation does not count."""
-    own = tmp_path / "kubelet.sock"
-    own.touch()
+    (folder / "k2").mkdir()
+    own = folder / "k2" / "kubelet.sock"
 
     def seem_another(moment: HookPoint) -> None:
         if (moment.when, moment.what) == ("before", "Allocate"):
@@ -202,11 +205,49 @@ def test_another_kubelet_is_noticed_though_the_agent_is_registered_elsewhere(
     kubelet = make_kubelet(folder, hook=seem_another)
     kubelet.start()
     server.apply(make_manifest("a", (30, 8)))
-    with running(replace(settings, kubelet_dir=tmp_path)) as agent:
+    with (
+        socket.socket(socket.AF_UNIX) as served,
+        running(replace(settings, kubelet_dir=own.parent)) as agent,
+    ):
+        served.bind(str(own))
+        served.listen()
         eventually(lambda: ready(agent), "registered")
         serve(kubelet, admin, "a")
         assert 'decisions_total{call="allocate",evidence="witness"} 2.0' in metrics(agent)
     kubelet.stop()
+
+
+def test_a_kubelet_that_starts_and_lists_nothing_yet_frees_nothing(
+    settings: Settings, kubelet: Kubelet, folder: Path, server: ApiServer, admin: ApiClient
+) -> None:
+    """It serves ``List`` before it has read its checkpoint and made its socket (K11)."""
+    server.apply(make_manifest("a", (30, 8)))
+    (folder / "k2").mkdir()
+    asked: list[str] = []
+
+    def nothing() -> tuple[()]:
+        asked.append("List")
+        return ()
+
+    pod_resources = settings.pod_resources_socket
+    starting = PodResourcesServer(pod_resources, nothing, misbehavior=Misbehavior())
+    with (
+        socket.socket(socket.AF_UNIX) as serving,
+        running(replace(settings, kubelet_dir=folder / "k2")) as agent,
+    ):
+        serving.bind(str(folder / "k2" / "kubelet.sock"))
+        serving.listen()
+        eventually(lambda: ready(agent), "registered")
+        (card,) = served(kubelet, admin, "a").cards
+        held = f'card_cores_held{{card="{card}"}} 30.0'
+        eventually(lambda: held in metrics(agent), "it is counted")
+        serving.close()  # the file stays
+        kubelet.kill()
+        eventually(lambda: "list_readable 0.0" in metrics(agent), "the kubelet has ended")
+        starting.start()
+        eventually(lambda: len(asked) > 2, "it is asked for its pods")
+        assert held in metrics(agent)
+        starting.stop()
 
 
 def test_the_next_agent_is_ready_beside_the_old_one_and_serves_once_that_has_ended(

@@ -136,6 +136,24 @@ def test_readable_is_whether_the_last_call_succeeded_and_none_is_made_after_the_
     assert calls.asked == 1
 
 
+def test_a_list_counts_only_while_the_kubelet_serves_plugins(kubelet: Shown, folder: Path) -> None:
+    """A kubelet that starts lists nothing until it has read its checkpoint (K11)."""
+    plugins = folder / "kubelet.sock"
+    client = PodResources(kubelet.socket, resources=RESOURCES, kubelet_socket=plugins)
+    kubelet.server.start()
+    early = pytest.raises(Unavailable, match=r"^PodResources: the kubelet is starting$")
+    with early:
+        client.list(within=DEADLINE_S)
+    with socket.socket(socket.AF_UNIX) as served:
+        served.bind(str(plugins))
+        with early:  # as an earlier kubelet has left it
+            client.list(within=DEADLINE_S)
+        assert not client.readable
+        served.listen()
+        assert client.list(within=DEADLINE_S) == ()
+    client.close()
+
+
 def _hangs(kubelet: Shown) -> None:
     kubelet.server.start()
     kubelet.at["List"] = lambda _resource: time.sleep(1)

@@ -337,6 +337,9 @@ class Ground:
     def kill_kubelet(self) -> None:
         self._command(self.settings.kill_kubelet)
 
+    def restart_runtime(self) -> None:
+        self._command(self.settings.restart_runtime)
+
     def _command(self, command: Sequence[str]) -> None:
         done = subprocess.run(
             command,

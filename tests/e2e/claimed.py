@@ -314,6 +314,7 @@ def claiming(ground: ClaimGround, folder: Path, *, unused: int) -> Iterator[Clai
     patches = [
         _environment("DaemonSet", AGENTS, AGENT, "GPU_TURNSTILE_DRIVER_DIR", str(library)),
         _environment("Deployment", NAMESPACE, CLAIMS, "GPU_TURNSTILE_CLAIMS_UNUSED", f"{unused}"),
+        _runtime(ground.settings.cri_socket),
     ]
     kubectl, node = ground.kubectl, ground.node
     components, more = ("vcuda", "dra"), {"patches": patches}
@@ -336,6 +337,20 @@ def _environment(kind: str, namespace: str, workload: str, name: str, value: str
     _, _, of = workload.partition("/")
     container = of.removeprefix("gpu-turnstile-").removesuffix("-dra")
     spec = {"containers": [{"name": container, "env": [{"name": name, "value": value}]}]}
+    return _patch(kind, namespace, of, spec)
+
+
+def _runtime(socket: Path) -> Json:
+    """Make the agent use the container runtime's socket, as docs/distributions.md does."""
+    setting = {"name": "GPU_TURNSTILE_CRI_SOCKET", "value": f"/run/containerd/{socket.name}"}
+    spec = {
+        "containers": [{"name": "agent", "env": [setting]}],
+        "volumes": [{"name": "containerd", "hostPath": {"path": str(socket.parent)}}],
+    }
+    return _patch("DaemonSet", AGENTS, AGENT.partition("/")[2], spec)
+
+
+def _patch(kind: str, namespace: str, of: str, spec: Json) -> Json:
     patch = {
         "apiVersion": "apps/v1",
         "kind": kind,

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import grpc
 import yaml
 
+from agent.runtime.api import runtime_pb2
+from agent.runtime.cri import UID_LABEL
+from common.grpc_services import make_stub
 from contract.claims import CLAIM, DRA_MODE, MODE_LABEL, driver_name, request_names
 from contract.demand import ContainerKind
 from contract.requests import read_pod_demand
@@ -30,6 +34,8 @@ from tests.e2e.installation import (
 )
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
+from tests.runtime.api import cri_pb2
+from tests.runtime.containerd import Cri
 from view.model.claims import NO_DEVICES
 
 AGENT, CLAIMS = "daemonset/gpu-turnstile-agent-dra", "deployment/gpu-turnstile-claims"
@@ -230,12 +236,23 @@ class Claimed:
             kill(program, pod["metadata"]["uid"])
 
     def kill_sandboxes(self) -> None:
-        """Kill all processes of the tests' pods, as a reboot does, with a kubelet that restarts."""
+        """End the tests' pods and their sandboxes, as a reboot does, with a kubelet that restarts.
+
+        CRI-O's sandboxes have no process.
+        """
         uids = [each["metadata"]["uid"] for each in self.ground.cluster.pods().values()]
         for process in processes_of(*uids):
             with suppress(OSError):
                 os.kill(int(process.name), signal.SIGKILL)
-        self.ground.restart_kubelet()
+        self.ground.restart_kubelet()  # before: the old one would make the next sandboxes
+        with grpc.insecure_channel(f"unix:{self.ground.settings.cri_socket}") as channel:
+            runtime = make_stub(channel, runtime_pb2.DESCRIPTOR, "RuntimeService")
+            for uid in uids:
+                own = runtime_pb2.PodSandboxFilter(label_selector={UID_LABEL: uid})
+                request = runtime_pb2.ListPodSandboxRequest(filter=own)
+                for each in runtime.ListPodSandbox(request, timeout=30).items:
+                    stop = cri_pb2.StopPodSandboxRequest(pod_sandbox_id=each.id)
+                    Cri(channel).StopPodSandbox(stop, timeout=30)
 
     @contextmanager
     def without_agent(self) -> Iterator[None]:

@@ -45,6 +45,7 @@ from common.status import StatusServer, probe
 from contract.demand import CORES_PER_CARD
 from contract.inventory import Inventory, PublishedInventory
 from contract.resource import Resource
+from contract.runtimes import runtime_of
 from placement.pods import PodInfo
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class Agent:
         self._lock = NodeLock(settings.plugin_dir)
         self._loaded = False  # whether the first snapshot has been built
         self._unusable = ""  # why the discovered cards cannot be served
+        self._runtime = ""  # the node's container runtime, once the node was read
         self._api = Api(settings.kubeconfig)
         self._events = EventQueue(
             api=self._api,
@@ -309,6 +311,7 @@ class Agent:
             stop=self._stop,
             entitled=self._entitled,
             on_change=self._inventory.poke,
+            runtime=lambda: self._runtime,
             pace=self._pace.refresh,
         )
 
@@ -343,6 +346,7 @@ class Agent:
             self._services.door.wake()
 
     def _update_node(self, node: Json) -> None:
+        self._runtime = runtime_of(node)
         if self._services is not None:
             self._services.door.update_node(node)
 

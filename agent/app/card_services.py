@@ -74,18 +74,20 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
     stop: threading.Event,
     entitled: Entitled,
     on_change: Callable[[], None],
+    runtime: Callable[[], str],
     pace: RefreshPace,
 ) -> CardServices:
     """Create the parts that serve these cards; nothing runs yet.
 
     *entitled* returns what a running container holds, by pod UID and name. *on_change* is called
-    when other amounts of the cards are free than before. The rest is as in :class:`DoorParts`.
+    when other amounts of the cards are free than before. *runtime* is as in :class:`Injector`, the
+    rest as in :class:`DoorParts`.
 
     Raises:
         SettingsError: as :func:`open_table`, or the specs of claims cannot be read.
     """
     table = open_table(inventory, settings)
-    injector = Injector(settings, inventory)
+    injector = Injector(settings, inventory, runtime=runtime)
 
     def driver() -> str:
         found = watch.status.discovery

@@ -23,8 +23,9 @@ from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
-from agent.settings import EnforcementMode, Settings
+from agent.settings import AgentMode, EnforcementMode, Settings
 from contract.inventory import Inventory
+from contract.runtimes import cdi_problem
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +33,16 @@ log = logging.getLogger(__name__)
 class Injector:
     """Turns a holding into container edits."""
 
-    def __init__(self, settings: Settings, inventory: Inventory) -> None:
-        """Prepare to inject the cards of *inventory*; nothing is written yet."""
+    def __init__(
+        self, settings: Settings, inventory: Inventory, *, runtime: Callable[[], str] = lambda: ""
+    ) -> None:
+        """Prepare to inject the cards of *inventory*; nothing is written yet.
+
+        *runtime* returns the version of the node's container runtime, empty while it is unknown.
+        """
         self._settings = settings
         self._inventory = inventory
+        self._runtime = runtime
         self._cdi: CdiFile | None = None
         if settings.inject is Injection.CDI:
             self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self.locate)
@@ -44,9 +51,13 @@ class Injector:
         """Return the edits that make the cards of a holding available.
 
         Raises:
-            EnforcementError: a CDI spec is needed and cannot be written.
+            EnforcementError: a CDI spec is needed, and cannot be written, or the container runtime
+                reads none.
             GrantError: a card has no CDI name.
         """
+        by_cdi = self._cdi is not None or self._settings.mode is AgentMode.DRA
+        if by_cdi and (problem := cdi_problem(self._runtime())):
+            raise EnforcementError(f"the containers would start without their cards: {problem}")
         names = self._cdi.refresh(self._inventory) if self._cdi is not None else None
         return inject(
             holding,

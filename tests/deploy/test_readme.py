@@ -105,3 +105,22 @@ def test_the_command_that_removes_a_component_names_every_kind() -> None:
         for each in brought
     }
     assert plurals <= named
+
+
+@pytest.mark.parametrize("component", ["use", "vcuda"])
+@pytest.mark.parametrize("by_claims", [False, True])
+def test_the_patch_for_cri_o_leads_the_agent_to_its_socket(
+    component: str, by_claims: bool, tmp_path: Path
+) -> None:
+    (block,) = _blocks("docs/distributions.md", "crio.sock")
+    name = "gpu-turnstile-agent-dra" if by_claims else "gpu-turnstile-agent"
+    patches = yaml.safe_load(block.replace("gpu-turnstile-agent", name))
+    chosen = [component, "dra"] if by_claims else [component]
+    objects = build_folder(write_overlay(tmp_path / "mine", chosen, **patches))
+    agent = pod_specs(objects)[f"DaemonSet/{name}"]
+    (container,) = containers(agent)
+    socket = Path(environment(container)["GPU_TURNSTILE_CRI_SOCKET"])
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in agent["volumes"]}
+    path = volumes[mounts[str(socket.parent)]]["hostPath"]["path"]
+    assert f"{path}/{socket.name}" == "/run/crio/crio.sock"

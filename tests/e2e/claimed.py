@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import grpc
 import yaml
 
+from agent.runtime.api import runtime_pb2
+from agent.runtime.cri import UID_LABEL
+from common.grpc_services import make_stub
 from contract.claims import CLAIM, DRA_MODE, MODE_LABEL, driver_name, request_names
 from contract.demand import ContainerKind
 from contract.requests import read_pod_demand
@@ -30,6 +34,8 @@ from tests.e2e.installation import (
 )
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
+from tests.runtime.api import cri_pb2
+from tests.runtime.containerd import Cri
 from view.model.claims import NO_DEVICES
 
 AGENT, CLAIMS = "daemonset/gpu-turnstile-agent-dra", "deployment/gpu-turnstile-claims"
@@ -230,12 +236,23 @@ class Claimed:
             kill(program, pod["metadata"]["uid"])
 
     def kill_sandboxes(self) -> None:
-        """Kill all processes of the tests' pods, as a reboot does, with a kubelet that restarts."""
+        """End the tests' pods and their sandboxes, as a reboot does, with a kubelet that restarts.
+
+        CRI-O's sandboxes have no process.
+        """
         uids = [each["metadata"]["uid"] for each in self.ground.cluster.pods().values()]
         for process in processes_of(*uids):
             with suppress(OSError):
                 os.kill(int(process.name), signal.SIGKILL)
-        self.ground.restart_kubelet()
+        self.ground.restart_kubelet()  # before: the old one would make the next sandboxes
+        with grpc.insecure_channel(f"unix:{self.ground.settings.cri_socket}") as channel:
+            runtime = make_stub(channel, runtime_pb2.DESCRIPTOR, "RuntimeService")
+            for uid in uids:
+                own = runtime_pb2.PodSandboxFilter(label_selector={UID_LABEL: uid})
+                request = runtime_pb2.ListPodSandboxRequest(filter=own)
+                for each in runtime.ListPodSandbox(request, timeout=30).items:
+                    stop = cri_pb2.StopPodSandboxRequest(pod_sandbox_id=each.id)
+                    Cri(channel).StopPodSandbox(stop, timeout=30)
 
     @contextmanager
     def without_agent(self) -> Iterator[None]:
@@ -314,6 +331,7 @@ def claiming(ground: ClaimGround, folder: Path, *, unused: int) -> Iterator[Clai
     patches = [
         _environment("DaemonSet", AGENTS, AGENT, "GPU_TURNSTILE_DRIVER_DIR", str(library)),
         _environment("Deployment", NAMESPACE, CLAIMS, "GPU_TURNSTILE_CLAIMS_UNUSED", f"{unused}"),
+        _runtime(ground.settings.cri_socket),
     ]
     kubectl, node = ground.kubectl, ground.node
     components, more = ("vcuda", "dra"), {"patches": patches}
@@ -336,6 +354,20 @@ def _environment(kind: str, namespace: str, workload: str, name: str, value: str
     _, _, of = workload.partition("/")
     container = of.removeprefix("gpu-turnstile-").removesuffix("-dra")
     spec = {"containers": [{"name": container, "env": [{"name": name, "value": value}]}]}
+    return _patch(kind, namespace, of, spec)
+
+
+def _runtime(socket: Path) -> Json:
+    """Make the agent use the container runtime's socket, as docs/distributions.md does."""
+    setting = {"name": "GPU_TURNSTILE_CRI_SOCKET", "value": f"/run/containerd/{socket.name}"}
+    spec = {
+        "containers": [{"name": "agent", "env": [setting]}],
+        "volumes": [{"name": "containerd", "hostPath": {"path": str(socket.parent)}}],
+    }
+    return _patch("DaemonSet", AGENTS, AGENT.partition("/")[2], spec)
+
+
+def _patch(kind: str, namespace: str, of: str, spec: Json) -> Json:
     patch = {
         "apiVersion": "apps/v1",
         "kind": kind,

@@ -346,6 +346,9 @@ class Ground:
     def kill_kubelet(self) -> None:
         self.execute(self.settings.kill_kubelet)
 
+    def restart_runtime(self) -> None:
+        self.execute(self.settings.restart_runtime)
+
     def execute(self, command: Sequence[str]) -> None:
         done = subprocess.run(
             command,

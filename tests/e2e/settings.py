@@ -25,6 +25,7 @@ class Settings:
     cri_socket: Path
     restart_kubelet: tuple[str, ...]
     kill_kubelet: tuple[str, ...]
+    restart_runtime: tuple[str, ...]
     webhook_host: str
     kubectl: str
     deploy_image: str
@@ -58,6 +59,7 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         cri_socket=Path(get("CRI_SOCKET", "/run/containerd/containerd.sock")),
         restart_kubelet=tuple(shlex.split(get("RESTART_KUBELET"))),
         kill_kubelet=tuple(shlex.split(get("KILL_KUBELET"))),
+        restart_runtime=tuple(shlex.split(get("RESTART_RUNTIME"))),
         webhook_host=get("WEBHOOK_HOST", "127.0.0.1"),
         kubectl=get("KUBECTL"),
         deploy_image=get("DEPLOY_IMAGE"),

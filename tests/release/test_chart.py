@@ -104,6 +104,23 @@ def test_the_copy_of_the_agent_has_the_kubelets_folder(chart: Path) -> None:
     assert outside["plugins"] == "/run/gpu-turnstile/device-plugins"
 
 
+@pytest.mark.parametrize("taken", [{"use"}, {"vcuda"}, {"use", "dra"}], ids=" ".join)
+def test_the_values_for_cri_o_lead_the_agents_to_its_socket(taken: set[str], chart: Path) -> None:
+    """As docs/distributions.md says."""
+    values = values_for(taken) | {
+        "containerdDir": "/run/crio",
+        "agent": {"env": {"GPU_TURNSTILE_CRI_SOCKET": "/run/containerd/crio.sock"}},
+    }
+    specs = pod_specs(render(chart, values))
+    for name in ("gpu-turnstile-agent", *(["gpu-turnstile-agent-dra"] if "dra" in taken else [])):
+        spec = specs[f"DaemonSet/{name}"]
+        (container,) = containers(spec)
+        mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        assert environment(container)["GPU_TURNSTILE_CRI_SOCKET"] == "/run/containerd/crio.sock"
+        assert volumes[mounts["/run/containerd"]]["hostPath"]["path"] == "/run/crio"
+
+
 def test_helm_lint_finds_no_error(chart: Path) -> None:
     done = run("lint", "--strict", str(chart))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,9 +1,11 @@
 """A real container runtime, and GPU nodes on it.
 
 Tests are given to workers one by one, so every worker that comes to one of these has a
-containerd of its own (it starts in half a second); no two share anything.
+runtime of its own (it starts in half a second); no two share anything. It is containerd, or CRI-O
+with ``GPU_TURNSTILE_TEST_RUNTIME=crio``.
 """
 
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,25 +15,29 @@ import grpc
 import pytest
 
 from tests.agent.fakes import short_dir
-from tests.runtime.containerd import Containerd, Unusable, containerd
+from tests.runtime.containerd import Runtime, Unusable, containerd
+from tests.runtime.crio import crio
 from tests.runtime.gpunode import GpuNode, card_devices
 from tests.runtime.pods import Pod
 
+_VARIABLE = "GPU_TURNSTILE_TEST_RUNTIME"
+
 
 @pytest.fixture(scope="session")
-def outcome() -> Iterator[Containerd | str]:
-    """A containerd, or why there is none; started only once."""
+def outcome() -> Iterator[Runtime | str]:
+    """A container runtime, or why there is none; started only once."""
+    start = {"containerd": containerd, "crio": crio}[os.environ.get(_VARIABLE, "containerd")]
     with ExitStack() as stack:
-        found: Containerd | str
+        found: Runtime | str
         try:
-            found = stack.enter_context(containerd())
+            found = stack.enter_context(start())
             _try(found)
         except Unusable as error:
             found = str(error)
         yield found
 
 
-def _try(running: Containerd) -> None:
+def _try(running: Runtime) -> None:
     """Run one container, before any test of our code: a machine can have many reasons."""
     with short_dir() as hand:
         try:
@@ -39,11 +45,11 @@ def _try(running: Containerd) -> None:
             pod.start("main", {}).sh("true")
             pod.remove()
         except grpc.RpcError as error:
-            raise Unusable(f"containerd starts no container: {error.details()}") from error
+            raise Unusable(f"it starts no container: {error.details()}") from error
 
 
 @pytest.fixture
-def runtime(outcome: Containerd | str) -> Containerd:
+def runtime(outcome: Runtime | str) -> Runtime:
     if isinstance(outcome, str):
         pytest.skip(f"no container runtime: {outcome}")
     return outcome
@@ -56,7 +62,7 @@ class MakeNode(Protocol):
 
 
 @pytest.fixture
-def make_node(runtime: Containerd) -> Iterator[MakeNode]:
+def make_node(runtime: Runtime) -> Iterator[MakeNode]:
     with ExitStack() as stack:
 
         def make(cards: int = 2, **settings: Any) -> GpuNode:

@@ -24,7 +24,7 @@ from tests.agent.fakes import short_dir
 from tests.runtime import image
 from tests.runtime.api import cri_pb2 as pb
 
-_START_SECONDS = _END_SECONDS = 60.0
+START_SECONDS = _END_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 # The snapshotter "native" copies where "overlayfs" mounts: it works on every file system, in
@@ -64,11 +64,11 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Containerd:
-    """A containerd that runs; everything it writes is below *folder*.
+class Runtime:
+    """A container runtime that runs; everything it writes is below *folder*.
 
     *cgroup* is the one, from the root, below which pods' cgroups belong; *knows_cdi*: it resolves
-    CDI devices at all (1.7 and newer).
+    CDI devices at all (containerd 1.7 and newer, CRI-O).
     """
 
     folder: Path
@@ -95,9 +95,9 @@ class Cri:
 
 
 @contextmanager
-def containerd() -> Iterator[Containerd]:
+def containerd() -> Iterator[Runtime]:
     """Run a containerd with the test image in it."""
-    programs = _programs()
+    programs = find_programs("containerd", "ctr")
     with short_dir() as folder:
         socket, cgroup = folder / "c.sock", f"/gpu-turnstile-{secrets.token_hex(4)}"
         (folder / "cdi").mkdir()
@@ -110,7 +110,7 @@ def containerd() -> Iterator[Containerd]:
             check=True,
             capture_output=True,
             text=True,
-            timeout=_START_SECONDS,
+            timeout=START_SECONDS,
         )
         isolated = (programs["unshare"], "--mount", "--propagation", "private")
         with log.open("wb") as log_file:
@@ -125,22 +125,23 @@ def containerd() -> Iterator[Containerd]:
         with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
             runtime = Cri(channel)
             try:
-                _wait_until_ready(process, runtime, log)
+                wait_until_ready(process, runtime, log)
                 _import(programs, folder, socket, runtime)
                 knows_cdi = "enable_cdi" in known.stdout
-                yield Containerd(folder, socket, cgroup, folder / "cdi", knows_cdi, runtime)
+                yield Runtime(folder, socket, cgroup, folder / "cdi", knows_cdi, runtime)
             finally:
-                _remove_pods(runtime)
-                _end(process, socket, cgroup)
+                remove_pods(runtime)
+                end(process, socket, cgroup)
 
 
 # --- before ----------------------------------------------------------------------------
 
 
-def _programs() -> dict[str, Path]:
+def find_programs(*names: str) -> dict[str, Path]:
+    """Find these programs, and those that every runtime needs."""
     if os.geteuid() != 0:
         raise Unusable("only root can run containers")
-    wanted = ("containerd", "ctr", "runc", "busybox", "unshare", "cc")
+    wanted = (*names, "runc", "busybox", "unshare", "cc")
     found = {name: shutil.which(name) for name in wanted}
     missing = [name for name, path in found.items() if path is None]
     if missing:
@@ -159,18 +160,18 @@ def cgroup_hierarchies() -> list[Path]:
     return [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], runtime: Cri, log: Path) -> None:
+def wait_until_ready(process: subprocess.Popen[bytes], runtime: Cri, log: Path) -> None:
     def ready() -> bool:
         if process.poll() is not None:
-            raise Unusable(f"containerd does not start: {_last_words(log)}")
+            raise Unusable(f"it does not start: {_last_words(log)}")
         try:
             status = runtime.Status(pb.StatusRequest(), timeout=5).status
         except grpc.RpcError:
             return False
         return any(each.type == "RuntimeReady" and each.status for each in status.conditions)
 
-    if not _within(_START_SECONDS, ready):
-        raise Unusable(f"containerd serves no CRI: {_last_words(log)}")
+    if not _within(START_SECONDS, ready):
+        raise Unusable(f"it serves no CRI: {_last_words(log)}")
 
 
 def _last_words(log: Path) -> str:
@@ -187,23 +188,25 @@ def _import(programs: dict[str, Path], folder: Path, socket: Path, runtime: Cri)
             check=True,
             capture_output=True,
             text=True,
-            timeout=_START_SECONDS,
+            timeout=START_SECONDS,
         )
     except subprocess.CalledProcessError as error:
         raise Unusable(f"no image can be made: {error}: {error.stderr}") from error
     archive.unlink()
+    wait_for_image(runtime)
+
+
+def wait_for_image(runtime: Cri) -> None:
+    """Wait until the CRI sees an image that another program has imported, a moment later."""
     wanted = pb.ImageStatusRequest(image=pb.ImageSpec(image=image.NAME))
-    # The CRI learns of an image that ctr has imported by an event, a moment later.
-    if not _within(
-        _START_SECONDS, lambda: runtime.ImageStatus(wanted, timeout=5).HasField("image")
-    ):
+    if not _within(START_SECONDS, lambda: runtime.ImageStatus(wanted, timeout=5).HasField("image")):
         raise Unusable("the CRI does not see the image that was imported")
 
 
 # --- after -----------------------------------------------------------------------------
 
 
-def _remove_pods(runtime: Cri) -> None:
+def remove_pods(runtime: Cri) -> None:
     """End pods in good order; what does not is ended by force."""
     with contextlib.suppress(grpc.RpcError):
         for each in runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=10).items:
@@ -211,7 +214,7 @@ def _remove_pods(runtime: Cri) -> None:
             runtime.RemovePodSandbox(pb.RemovePodSandboxRequest(pod_sandbox_id=each.id), timeout=10)
 
 
-def _end(process: subprocess.Popen[bytes], socket: Path, cgroup: str) -> None:
+def end(process: subprocess.Popen[bytes], socket: Path, cgroup: str) -> None:
     process.terminate()
     try:
         process.wait(_END_SECONDS)
@@ -223,7 +226,7 @@ def _end(process: subprocess.Popen[bytes], socket: Path, cgroup: str) -> None:
 
 
 def _killed(socket: Path, cgroup: str) -> list[int]:
-    """Kill what is left of ours: shims, known by containerd's socket, and containers."""
+    """Kill what is left of ours: shims, known by the runtime's socket, and containers."""
     left = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile

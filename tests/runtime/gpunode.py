@@ -31,7 +31,7 @@ from tests.agent.fakes import (
     make_settings,
     short_dir,
 )
-from tests.runtime.containerd import Containerd
+from tests.runtime.containerd import Runtime
 from tests.runtime.pods import Inside, Pod
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -62,7 +62,7 @@ def bus_id(index: int) -> str:
 class GpuNode:
     """A node with cards ``GPU-0``, ... of 8 GiB, and the pods of one test."""
 
-    def __init__(self, runtime: Containerd, devices: list[str], **settings: Any) -> None:
+    def __init__(self, runtime: Runtime, devices: list[str], **settings: Any) -> None:
         self.devices = devices
         self._runtime = runtime
         self._changes = settings

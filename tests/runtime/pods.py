@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.agent.fakes import eventually
 from tests.runtime.api import cri_pb2 as pb
-from tests.runtime.containerd import Containerd
+from tests.runtime.containerd import Runtime
 from tests.runtime.image import BRIDGE, NAME
 
 _SECONDS = 60.0
@@ -29,7 +29,7 @@ _NAMESPACES = pb.NamespaceOption(
 class Inside:
     """A container that runs, and what its processes see."""
 
-    def __init__(self, runtime: Containerd, container_id: str, hand: Path) -> None:
+    def __init__(self, runtime: Runtime, container_id: str, hand: Path) -> None:
         self.id = container_id
         self._runtime = runtime
         self._hand = hand
@@ -119,7 +119,7 @@ class Inside:
 class Pod:
     """A pod's sandbox; its containers find the host's folder *hand*, for the tests' use."""
 
-    def __init__(self, runtime: Containerd, name: str, uid: str, hand: Path) -> None:
+    def __init__(self, runtime: Runtime, name: str, uid: str, hand: Path) -> None:
         self._runtime = runtime
         self._hand = hand
         self._labels = {
@@ -162,7 +162,7 @@ class Pod:
         envs = received.get("envs", {}).items()
         config = pb.ContainerConfig(
             metadata=pb.ContainerMetadata(name=container, attempt=attempt),
-            image=pb.ImageSpec(image=NAME),
+            image=pb.ImageSpec(image=NAME, user_specified_image=NAME),
             envs=[pb.KeyValue(key=key, value=value.encode()) for key, value in envs],
             mounts=mounts,
             devices=[pb.Device(**each) for each in received.get("devices", ())],

@@ -9,7 +9,7 @@ import pytest
 from agent.injection.inject import DriverFiles, Injection
 from tests.agent.driver.driver_host import DriverHost
 from tests.runtime.conftest import MakeNode
-from tests.runtime.containerd import Containerd
+from tests.runtime.containerd import Runtime
 from tests.runtime.gpunode import GpuNode, card_devices
 from tests.runtime.pods import Inside
 
@@ -58,7 +58,7 @@ def test_whole_cards_are_ordered_by_index(make_node: MakeNode) -> None:
 
 
 def test_a_mig_instance_has_its_cards_node_and_its_own_capabilities(
-    runtime: Containerd, tmp_path: Path
+    runtime: Runtime, tmp_path: Path
 ) -> None:
     cards = tmp_path / "cards.yaml"
     with card_devices(5) as (card, *capabilities):
@@ -118,10 +118,10 @@ def test_without_a_driver_directory_the_library_path_is_the_images_own(make_node
 
 
 def test_the_container_runtime_resolves_our_cdi_spec(
-    make_node: MakeNode, runtime: Containerd, tmp_path: Path
+    make_node: MakeNode, runtime: Runtime, tmp_path: Path
 ) -> None:
     if not runtime.knows_cdi:
-        pytest.skip("this containerd is older than 1.7 and does not know CDI")
+        pytest.skip("this runtime does not know CDI (containerd before 1.7)")
     (tmp_path / "lib64").mkdir()
     node = make_node(2, inject=Injection.CDI, driver_dir=DriverFiles(str(tmp_path)))
     uid = node.admit("a", (60, 4))
@@ -135,11 +135,11 @@ def test_the_container_runtime_resolves_our_cdi_spec(
 
 
 def test_a_driver_in_a_container_reaches_containers_by_our_cdi_spec(
-    make_node: MakeNode, runtime: Containerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_node: MakeNode, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with the GPU Operator: neither libraries nor device nodes are the host's own."""
     if not runtime.knows_cdi:
-        pytest.skip("this containerd is older than 1.7 and does not know CDI")
+        pytest.skip("this runtime does not know CDI (containerd before 1.7)")
     root = tmp_path / "driver"
     DriverHost(root).install("550.54.15")
     monkeypatch.setattr("agent.driver.host.DRIVER_IN_ITS_CONTAINER", str(root))

@@ -10,6 +10,7 @@ from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
 from contract.other_systems import MIG_PREFIX, NVIDIA
 from contract.quantity import parse_quantity
+from contract.runtimes import runtime_of
 from placement.cluster.nodes import Node, Problem, parse_node
 from view.model.words import clamp
 
@@ -50,6 +51,9 @@ class NodeFacts:
     cordoned: Annotated[bool, "whether it is unschedulable."]
     for_gpus: Annotated[bool, "whether it has GPUs or should have some."]
     not_ready: Annotated[str, "reason of the condition Ready if it is not true; else empty."]
+    runtime: Annotated[
+        str, "its container runtime, such as ``containerd://2.3.4``; empty if unknown."
+    ] = ""
 
     @property
     def serves_claims(self) -> bool:
@@ -88,6 +92,7 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
         bool((obj.get("spec") or {}).get("unschedulable")),
         _is_for_gpus(obj, names),
         _not_ready(obj),
+        runtime_of(obj),
     )
 
 

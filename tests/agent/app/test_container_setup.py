@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from agent.holdings.edits import Mount
 from agent.holdings.holding import ContainerRef
 from agent.holdings.interfaces import Enforcer
 from agent.injection.inject import DriverFiles, Injection
-from agent.settings import EnforcementMode, Settings
+from agent.settings import AgentMode, EnforcementMode, Settings
 from contract.inventory import Inventory
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, holding
@@ -105,6 +106,27 @@ def test_a_cdi_spec_that_cannot_be_written_is_a_refusal_for_a_pod_and_else_only_
         injector.edits_for(SHARE)
     injector.refresh()
     assert "no CDI spec" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("more", "needs"),
+    [
+        ({"inject": Injection.NODES}, False),
+        ({"inject": Injection.ENVVAR_ONLY}, False),
+        ({"inject": Injection.CDI}, True),
+        ({"mode": AgentMode.DRA}, True),
+    ],
+)
+def test_a_runtime_that_reads_no_cdi_specs_is_a_refusal_if_cards_come_by_them(
+    tmp_path: Path, more: dict[str, Any], needs: bool
+) -> None:
+    version = "containerd://1.6.20"
+    injector = Injector(replace(settings(tmp_path), **more), CARDS, runtime=lambda: version)
+    if needs:
+        with pytest.raises(EnforcementError, match=r"containerd 1\.6\.20 reads no CDI specs"):
+            injector.edits_for(SHARE)
+        version = "containerd://2.3.4"
+    assert injector.edits_for(SHARE)
 
 
 # --- enforcement ----------------------------------------------------------------------

@@ -102,6 +102,28 @@ def test_a_pod_gets_each_request_as_one_cdi_device(
         assert not list((node / "cdi").glob("*.json"))
 
 
+def test_a_claim_is_refused_while_the_nodes_container_runtime_reads_no_cdi_specs(
+    node: Path, kubeconfig: Path, admin: ApiClient
+) -> None:
+    """Else its containers would start without their cards."""
+
+    def run(version: str) -> None:
+        status = {"nodeInfo": {"containerRuntimeVersion": version}}
+        admin.patch(f"{NODE}/status", {"status": status})
+
+    run("containerd://1.6.20")
+    with agent_of(node, kubeconfig) as (_, kubelet):
+        ref = add(admin, "a", ("gpu-0", 30, 4))
+        assert kubelet.prepare(ref)[ref.uid].error == (
+            "the containers would start without their cards: containerd 1.6.20 reads no CDI "
+            "specs, 1.7 and newer do"
+        )
+        eventually(lambda: "GPURefused" in str(events(admin)), "the refusal is an Event")
+        assert not list((node / "cdi").glob("*.json"))
+        run("containerd://1.7.27")
+        eventually(lambda: not kubelet.prepare(ref)[ref.uid].error, "it is prepared")
+
+
 def test_slices_follow_cordons_and_come_back(
     node: Path, kubeconfig: Path, admin: ApiClient
 ) -> None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btests/runtime/api/cri.proto\x12\x17gpu_turnstile.tests.cri\"\x0f\n\rStatusRequest\"H\n\x0eStatusResponse\x12\x36\n\x06status\x18\x01 \x01(\x0b\x32&.gpu_turnstile.tests.cri.RuntimeStatus\"N\n\rRuntimeStatus\x12=\n\nconditions\x18\x01 \x03(\x0b\x32).gpu_turnstile.tests.cri.RuntimeCondition\"0\n\x10RuntimeCondition\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\x08\"Q\n\x14RunPodSandboxRequest\x12\x39\n\x06\x63onfig\x18\x01 \x01(\x0b\x32).gpu_turnstile.tests.cri.PodSandboxConfig\"/\n\x15RunPodSandboxResponse\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\"/\n\x15StopPodSandboxRequest\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\"\x18\n\x16StopPodSandboxResponse\"1\n\x17RemovePodSandboxRequest\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\"\x1a\n\x18RemovePodSandboxResponse\"\x86\x02\n\x10PodSandboxConfig\x12=\n\x08metadata\x18\x01 \x01(\x0b\x32+.gpu_turnstile.tests.cri.PodSandboxMetadata\x12\x45\n\x06labels\x18\x06 \x03(\x0b\x32\x35.gpu_turnstile.tests.cri.PodSandboxConfig.LabelsEntry\x12=\n\x05linux\x18\x08 \x01(\x0b\x32..gpu_turnstile.tests.cri.LinuxPodSandboxConfig\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\x12PodSandboxMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\"~\n\x15LinuxPodSandboxConfig\x12\x15\n\rcgroup_parent\x18\x01 \x01(\t\x12N\n\x10security_context\x18\x02 \x01(\x0b\x32\x34.gpu_turnstile.tests.cri.LinuxSandboxSecurityContext\"b\n\x1bLinuxSandboxSecurityContext\x12\x43\n\x11namespace_options\x18\x01 \x01(\x0b\x32(.gpu_turnstile.tests.cri.NamespaceOption\"\xb4\x01\n\x0fNamespaceOption\x12\x37\n\x07network\x18\x01 \x01(\x0e\x32&.gpu_turnstile.tests.cri.NamespaceMode\x12\x33\n\x03pid\x18\x02 \x01(\x0e\x32&.gpu_turnstile.tests.cri.NamespaceMode\x12\x33\n\x03ipc\x18\x03 \x01(\x0e\x32&.gpu_turnstile.tests.cri.NamespaceMode\"\x17\n\x15ListPodSandboxRequest\"L\n\x16ListPodSandboxResponse\x12\x32\n\x05items\x18\x01 \x03(\x0b\x32#.gpu_turnstile.tests.cri.PodSandbox\"\x18\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\"\xad\x01\n\x16\x43reateContainerRequest\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\x12\x38\n\x06\x63onfig\x18\x02 \x01(\x0b\x32(.gpu_turnstile.tests.cri.ContainerConfig\x12\x41\n\x0esandbox_config\x18\x03 \x01(\x0b\x32).gpu_turnstile.tests.cri.PodSandboxConfig\"/\n\x17\x43reateContainerResponse\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"\x85\x05\n\x0f\x43ontainerConfig\x12<\n\x08metadata\x18\x01 \x01(\x0b\x32*.gpu_turnstile.tests.cri.ContainerMetadata\x12\x31\n\x05image\x18\x02 \x01(\x0b\x32\".gpu_turnstile.tests.cri.ImageSpec\x12/\n\x04\x65nvs\x18\x06 \x03(\x0b\x32!.gpu_turnstile.tests.cri.KeyValue\x12.\n\x06mounts\x18\x07 \x03(\x0b\x32\x1e.gpu_turnstile.tests.cri.Mount\x12\x30\n\x07\x64\x65vices\x18\x08 \x03(\x0b\x32\x1f.gpu_turnstile.tests.cri.Device\x12\x44\n\x06labels\x18\t \x03(\x0b\x32\x34.gpu_turnstile.tests.cri.ContainerConfig.LabelsEntry\x12N\n\x0b\x61nnotations\x18\n \x03(\x0b\x32\x39.gpu_turnstile.tests.cri.ContainerConfig.AnnotationsEntry\x12<\n\x05linux\x18\x0f \x01(\x0b\x32-.gpu_turnstile.tests.cri.LinuxContainerConfig\x12\x37\n\x0b\x43\x44I_devices\x18\x11 \x03(\x0b\x32\".gpu_turnstile.tests.cri.CDIDevice\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\x11\x43ontainerMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\x1a\n\tImageSpec\x12\r\n\x05image\x18\x01 \x01(\t\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"D\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x10\n\x08readonly\x18\x03 \x01(\x08\"H\n\x06\x44\x65vice\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"h\n\x14LinuxContainerConfig\x12P\n\x10security_context\x18\x02 \x01(\x0b\x32\x36.gpu_turnstile.tests.cri.LinuxContainerSecurityContext\"d\n\x1dLinuxContainerSecurityContext\x12\x43\n\x11namespace_options\x18\x03 \x01(\x0b\x32(.gpu_turnstile.tests.cri.NamespaceOption\"-\n\x15StartContainerRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"\x18\n\x16StartContainerResponse\"=\n\x14StopContainerRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07timeout\x18\x02 \x01(\x03\"\x17\n\x15StopContainerResponse\"?\n\x16\x43ontainerStatusRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"\x90\x01\n\x17\x43ontainerStatusResponse\x12H\n\x04info\x18\x02 \x03(\x0b\x32:.gpu_turnstile.tests.cri.ContainerStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x0f\x45xecSyncRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0b\n\x03\x63md\x18\x02 \x03(\t\x12\x0f\n\x07timeout\x18\x03 \x01(\x03\"E\n\x10\x45xecSyncResponse\x12\x0e\n\x06stdout\x18\x01 \x01(\x0c\x12\x0e\n\x06stderr\x18\x02 \x01(\x0c\x12\x11\n\texit_code\x18\x03 \x01(\x05\"\x13\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\"G\n\x12ImageStatusRequest\x12\x31\n\x05image\x18\x01 \x01(\x0b\x32\".gpu_turnstile.tests.cri.ImageSpec\"D\n\x13ImageStatusResponse\x12-\n\x05image\x18\x01 \x01(\x0b\x32\x1e.gpu_turnstile.tests.cri.Image*1\n\rNamespaceMode\x12\x07\n\x03POD\x10\x00\x12\r\n\tCONTAINER\x10\x01\x12\x08\n\x04NODE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btests/runtime/api/cri.proto\x12\x17gpu_turnstile.tests.cri\"\x0f\n\rStatusRequest\"H\n\x0eStatusResponse\x12\x36\n\x06status\x18\x01 \x01(\x0b\x32&.gpu_turnstile.tests.cri.RuntimeStatus\"N\n\rRuntimeStatus\x12=\n\nconditions\x18\x01 \x03(\x0b\x32).gpu_turnstile.tests.cri.RuntimeCondition\"0\n\x10RuntimeCondition\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\x08\"Q\n\x14RunPodSandboxRequest\x12\x39\n\x06\x63onfig\x18\x01 \x01(\x0b\x32).gpu_turnstile.tests.cri.PodSandboxConfig\"/\n\x15RunPodSandboxResponse\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\"/\n\x15StopPodSandboxRequest\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\"\x18\n\x16StopPodSandboxResponse\"1\n\x17RemovePodSandboxRequest\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\"\x1a\n\x18RemovePodSandboxResponse\"\x86\x02\n\x10PodSandboxConfig\x12=\n\x08metadata\x18\x01 \x01(\x0b\x32+.gpu_turnstile.tests.cri.PodSandboxMetadata\x12\x45\n\x06labels\x18\x06 \x03(\x0b\x32\x35.gpu_turnstile.tests.cri.PodSandboxConfig.LabelsEntry\x12=\n\x05linux\x18\x08 \x01(\x0b\x32..gpu_turnstile.tests.cri.LinuxPodSandboxConfig\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\x12PodSandboxMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\"~\n\x15LinuxPodSandboxConfig\x12\x15\n\rcgroup_parent\x18\x01 \x01(\t\x12N\n\x10security_context\x18\x02 \x01(\x0b\x32\x34.gpu_turnstile.tests.cri.LinuxSandboxSecurityContext\"b\n\x1bLinuxSandboxSecurityContext\x12\x43\n\x11namespace_options\x18\x01 \x01(\x0b\x32(.gpu_turnstile.tests.cri.NamespaceOption\"\xb4\x01\n\x0fNamespaceOption\x12\x37\n\x07network\x18\x01 \x01(\x0e\x32&.gpu_turnstile.tests.cri.NamespaceMode\x12\x33\n\x03pid\x18\x02 \x01(\x0e\x32&.gpu_turnstile.tests.cri.NamespaceMode\x12\x33\n\x03ipc\x18\x03 \x01(\x0e\x32&.gpu_turnstile.tests.cri.NamespaceMode\"\x17\n\x15ListPodSandboxRequest\"L\n\x16ListPodSandboxResponse\x12\x32\n\x05items\x18\x01 \x03(\x0b\x32#.gpu_turnstile.tests.cri.PodSandbox\"\x18\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\"\xad\x01\n\x16\x43reateContainerRequest\x12\x16\n\x0epod_sandbox_id\x18\x01 \x01(\t\x12\x38\n\x06\x63onfig\x18\x02 \x01(\x0b\x32(.gpu_turnstile.tests.cri.ContainerConfig\x12\x41\n\x0esandbox_config\x18\x03 \x01(\x0b\x32).gpu_turnstile.tests.cri.PodSandboxConfig\"/\n\x17\x43reateContainerResponse\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"\x85\x05\n\x0f\x43ontainerConfig\x12<\n\x08metadata\x18\x01 \x01(\x0b\x32*.gpu_turnstile.tests.cri.ContainerMetadata\x12\x31\n\x05image\x18\x02 \x01(\x0b\x32\".gpu_turnstile.tests.cri.ImageSpec\x12/\n\x04\x65nvs\x18\x06 \x03(\x0b\x32!.gpu_turnstile.tests.cri.KeyValue\x12.\n\x06mounts\x18\x07 \x03(\x0b\x32\x1e.gpu_turnstile.tests.cri.Mount\x12\x30\n\x07\x64\x65vices\x18\x08 \x03(\x0b\x32\x1f.gpu_turnstile.tests.cri.Device\x12\x44\n\x06labels\x18\t \x03(\x0b\x32\x34.gpu_turnstile.tests.cri.ContainerConfig.LabelsEntry\x12N\n\x0b\x61nnotations\x18\n \x03(\x0b\x32\x39.gpu_turnstile.tests.cri.ContainerConfig.AnnotationsEntry\x12<\n\x05linux\x18\x0f \x01(\x0b\x32-.gpu_turnstile.tests.cri.LinuxContainerConfig\x12\x37\n\x0b\x43\x44I_devices\x18\x11 \x03(\x0b\x32\".gpu_turnstile.tests.cri.CDIDevice\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\x11\x43ontainerMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"8\n\tImageSpec\x12\r\n\x05image\x18\x01 \x01(\t\x12\x1c\n\x14user_specified_image\x18\x12 \x01(\t\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"D\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x10\n\x08readonly\x18\x03 \x01(\x08\"H\n\x06\x44\x65vice\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"h\n\x14LinuxContainerConfig\x12P\n\x10security_context\x18\x02 \x01(\x0b\x32\x36.gpu_turnstile.tests.cri.LinuxContainerSecurityContext\"d\n\x1dLinuxContainerSecurityContext\x12\x43\n\x11namespace_options\x18\x03 \x01(\x0b\x32(.gpu_turnstile.tests.cri.NamespaceOption\"-\n\x15StartContainerRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"\x18\n\x16StartContainerResponse\"=\n\x14StopContainerRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07timeout\x18\x02 \x01(\x03\"\x17\n\x15StopContainerResponse\"?\n\x16\x43ontainerStatusRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"\x90\x01\n\x17\x43ontainerStatusResponse\x12H\n\x04info\x18\x02 \x03(\x0b\x32:.gpu_turnstile.tests.cri.ContainerStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x0f\x45xecSyncRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0b\n\x03\x63md\x18\x02 \x03(\t\x12\x0f\n\x07timeout\x18\x03 \x01(\x03\"E\n\x10\x45xecSyncResponse\x12\x0e\n\x06stdout\x18\x01 \x01(\x0c\x12\x0e\n\x06stderr\x18\x02 \x01(\x0c\x12\x11\n\texit_code\x18\x03 \x01(\x05\"\x13\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\"G\n\x12ImageStatusRequest\x12\x31\n\x05image\x18\x01 \x01(\x0b\x32\".gpu_turnstile.tests.cri.ImageSpec\"D\n\x13ImageStatusResponse\x12-\n\x05image\x18\x01 \x01(\x0b\x32\x1e.gpu_turnstile.tests.cri.Image*1\n\rNamespaceMode\x12\x07\n\x03POD\x10\x00\x12\r\n\tCONTAINER\x10\x01\x12\x08\n\x04NODE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,8 +39,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTAINERCONFIG_ANNOTATIONSENTRY']._serialized_options = b'8\001'
   _globals['_CONTAINERSTATUSRESPONSE_INFOENTRY']._loaded_options = None
   _globals['_CONTAINERSTATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
-  _globals['_NAMESPACEMODE']._serialized_start=3487
-  _globals['_NAMESPACEMODE']._serialized_end=3536
+  _globals['_NAMESPACEMODE']._serialized_start=3517
+  _globals['_NAMESPACEMODE']._serialized_end=3566
   _globals['_STATUSREQUEST']._serialized_start=56
   _globals['_STATUSREQUEST']._serialized_end=71
   _globals['_STATUSRESPONSE']._serialized_start=73
@@ -92,41 +92,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTAINERMETADATA']._serialized_start=2309
   _globals['_CONTAINERMETADATA']._serialized_end=2359
   _globals['_IMAGESPEC']._serialized_start=2361
-  _globals['_IMAGESPEC']._serialized_end=2387
-  _globals['_KEYVALUE']._serialized_start=2389
-  _globals['_KEYVALUE']._serialized_end=2427
-  _globals['_MOUNT']._serialized_start=2429
-  _globals['_MOUNT']._serialized_end=2497
-  _globals['_DEVICE']._serialized_start=2499
-  _globals['_DEVICE']._serialized_end=2571
-  _globals['_CDIDEVICE']._serialized_start=2573
-  _globals['_CDIDEVICE']._serialized_end=2598
-  _globals['_LINUXCONTAINERCONFIG']._serialized_start=2600
-  _globals['_LINUXCONTAINERCONFIG']._serialized_end=2704
-  _globals['_LINUXCONTAINERSECURITYCONTEXT']._serialized_start=2706
-  _globals['_LINUXCONTAINERSECURITYCONTEXT']._serialized_end=2806
-  _globals['_STARTCONTAINERREQUEST']._serialized_start=2808
-  _globals['_STARTCONTAINERREQUEST']._serialized_end=2853
-  _globals['_STARTCONTAINERRESPONSE']._serialized_start=2855
-  _globals['_STARTCONTAINERRESPONSE']._serialized_end=2879
-  _globals['_STOPCONTAINERREQUEST']._serialized_start=2881
-  _globals['_STOPCONTAINERREQUEST']._serialized_end=2942
-  _globals['_STOPCONTAINERRESPONSE']._serialized_start=2944
-  _globals['_STOPCONTAINERRESPONSE']._serialized_end=2967
-  _globals['_CONTAINERSTATUSREQUEST']._serialized_start=2969
-  _globals['_CONTAINERSTATUSREQUEST']._serialized_end=3032
-  _globals['_CONTAINERSTATUSRESPONSE']._serialized_start=3035
-  _globals['_CONTAINERSTATUSRESPONSE']._serialized_end=3179
-  _globals['_CONTAINERSTATUSRESPONSE_INFOENTRY']._serialized_start=3136
-  _globals['_CONTAINERSTATUSRESPONSE_INFOENTRY']._serialized_end=3179
-  _globals['_EXECSYNCREQUEST']._serialized_start=3181
-  _globals['_EXECSYNCREQUEST']._serialized_end=3250
-  _globals['_EXECSYNCRESPONSE']._serialized_start=3252
-  _globals['_EXECSYNCRESPONSE']._serialized_end=3321
-  _globals['_IMAGE']._serialized_start=3323
-  _globals['_IMAGE']._serialized_end=3342
-  _globals['_IMAGESTATUSREQUEST']._serialized_start=3344
-  _globals['_IMAGESTATUSREQUEST']._serialized_end=3415
-  _globals['_IMAGESTATUSRESPONSE']._serialized_start=3417
-  _globals['_IMAGESTATUSRESPONSE']._serialized_end=3485
+  _globals['_IMAGESPEC']._serialized_end=2417
+  _globals['_KEYVALUE']._serialized_start=2419
+  _globals['_KEYVALUE']._serialized_end=2457
+  _globals['_MOUNT']._serialized_start=2459
+  _globals['_MOUNT']._serialized_end=2527
+  _globals['_DEVICE']._serialized_start=2529
+  _globals['_DEVICE']._serialized_end=2601
+  _globals['_CDIDEVICE']._serialized_start=2603
+  _globals['_CDIDEVICE']._serialized_end=2628
+  _globals['_LINUXCONTAINERCONFIG']._serialized_start=2630
+  _globals['_LINUXCONTAINERCONFIG']._serialized_end=2734
+  _globals['_LINUXCONTAINERSECURITYCONTEXT']._serialized_start=2736
+  _globals['_LINUXCONTAINERSECURITYCONTEXT']._serialized_end=2836
+  _globals['_STARTCONTAINERREQUEST']._serialized_start=2838
+  _globals['_STARTCONTAINERREQUEST']._serialized_end=2883
+  _globals['_STARTCONTAINERRESPONSE']._serialized_start=2885
+  _globals['_STARTCONTAINERRESPONSE']._serialized_end=2909
+  _globals['_STOPCONTAINERREQUEST']._serialized_start=2911
+  _globals['_STOPCONTAINERREQUEST']._serialized_end=2972
+  _globals['_STOPCONTAINERRESPONSE']._serialized_start=2974
+  _globals['_STOPCONTAINERRESPONSE']._serialized_end=2997
+  _globals['_CONTAINERSTATUSREQUEST']._serialized_start=2999
+  _globals['_CONTAINERSTATUSREQUEST']._serialized_end=3062
+  _globals['_CONTAINERSTATUSRESPONSE']._serialized_start=3065
+  _globals['_CONTAINERSTATUSRESPONSE']._serialized_end=3209
+  _globals['_CONTAINERSTATUSRESPONSE_INFOENTRY']._serialized_start=3166
+  _globals['_CONTAINERSTATUSRESPONSE_INFOENTRY']._serialized_end=3209
+  _globals['_EXECSYNCREQUEST']._serialized_start=3211
+  _globals['_EXECSYNCREQUEST']._serialized_end=3280
+  _globals['_EXECSYNCRESPONSE']._serialized_start=3282
+  _globals['_EXECSYNCRESPONSE']._serialized_end=3351
+  _globals['_IMAGE']._serialized_start=3353
+  _globals['_IMAGE']._serialized_end=3372
+  _globals['_IMAGESTATUSREQUEST']._serialized_start=3374
+  _globals['_IMAGESTATUSREQUEST']._serialized_end=3445
+  _globals['_IMAGESTATUSRESPONSE']._serialized_start=3447
+  _globals['_IMAGESTATUSRESPONSE']._serialized_end=3515
 # @@protoc_insertion_point(module_scope)

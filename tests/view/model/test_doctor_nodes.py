@@ -1,5 +1,6 @@
 """The doctor's checks of agents, proxies, cards and allocations."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -261,3 +262,35 @@ def test_one_node_has_only_its_own_and_cluster_findings() -> None:
     changed = on_nodes("n2")
     assert [each.level for each in findings("allocatable", "n2", **changed)] == ["error"]
     assert findings("allocatable", "n1", **changed) == []
+
+
+BY_NAME = with_agent(sample("info", version="0.3.0", enforcement="hami-core", inject="cdi"))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "level", "text"),
+    [
+        ("containerd://2.3.4", "ok", "1 node: no runtime is too old"),
+        ("cri-o://1.36.2", "ok", "1 node: no runtime is too old"),
+        ("", "ok", "1 node: no runtime is too old"),
+        (
+            "containerd://1.6.20",
+            "error",
+            "GPU pods are refused, because containerd 1.6.20 reads no CDI specs, 1.7 and newer do",
+        ),
+    ],
+)
+@pytest.mark.parametrize("by_claims", [False, True])
+def test_a_container_runtime_must_read_cdi_specs_where_cards_come_by_them(
+    runtime: str, level: str, text: str, by_claims: bool
+) -> None:
+    made = replace(node(), runtime=runtime)
+    assert findings("cdi", nodes=[made]) == []
+    if by_claims:
+        made = replace(made, labels={"gpu-turnstile.io/mode": "dra"})
+    changed = {"nodes": [made], **({} if by_claims else BY_NAME)}
+    (found,) = findings("cdi", **changed)
+    assert (found.level.value, found.text) == (level, text)
+    if level == "error":
+        assert found.nodes == ("n1",)
+        assert found.run == "kubectl get nodes n1 --output wide  # docs/distributions.md#cdi"

@@ -72,6 +72,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "kubelet": nodes.check_agents,
     "agent-requests": agents.check_requests,
     "agent-disks": agents.check_disks,
+    "cdi": nodes.check_cdi,
     "other-plugins": nodes.check_other_plugins,
     "cards": nodes.check_cards,
     "allocatable": nodes.check_allocatable,

@@ -8,6 +8,7 @@ from datetime import timedelta
 from contract.inventory import NOTHING
 from contract.names import Names
 from contract.other_systems import NVIDIA
+from contract.runtimes import cdi_problem
 from contract.text import format_count
 from placement.cluster.nodes import Problem
 from view.model.doctor.facts import (
@@ -52,6 +53,7 @@ _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
 _ALL_PODS = (
     "kubectl get pods --all-namespaces --field-selector spec.nodeName={}  # docs/gpu-operator.md"
 )
+_RUNTIME = "kubectl get nodes {} --output wide  # docs/distributions.md#cdi"
 _UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
 _NOTHING_OFFERED = f"{PODS_ON_NODE}  # docs/operate.md#the-node-offers-nothing"
 _NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
@@ -180,6 +182,21 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
     text = "its proxy reports all devices as unhealthy to the kubelet: no agent is running"
     found.add(Level.ERROR, _nodes_with(facts.proxies, f"{_PROXY}given_up"), text, PODS_ON_NODE)
     yield from found.findings("agents are registered; List and checkpoint can be read")
+
+
+def check_cdi(facts: Facts) -> Iterator[Finding]:
+    """Check that container runtimes read CDI specs on nodes whose containers need them."""
+    if isinstance(facts.nodes, UnreadSource):
+        return  # the check of other plugins reports it
+    found = FindingsByText()
+    by_name = set(_nodes_with(facts.agents, f"{_AGENT}info", inject="cdi"))
+    need = [each for each in facts.nodes if each.serves_claims or each.node.name in by_name]
+    for each in need:
+        if problem := cdi_problem(each.runtime):
+            text = f"GPU pods are refused, because {problem}"
+            found.add(Level.ERROR, each.node.name, text, _RUNTIME)
+    if need:
+        yield from found.findings(f"{format_count(len(need), 'node')}: no runtime is too old")
 
 
 def check_other_plugins(facts: Facts) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ class Settings:
     topology: str = ""
     kills: int = 10
     sweep_pods: int = 100
+    restart_runtime: tuple[str, ...] = ()
 
 
 def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
@@ -64,4 +65,5 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         topology=get("TOPOLOGY"),
         kills=int(get("KILLS", "10")),
         sweep_pods=int(get("SWEEP_PODS", "100")),
+        restart_runtime=tuple(shlex.split(get("RESTART_RUNTIME"))),
     )

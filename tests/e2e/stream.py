@@ -29,11 +29,13 @@ class Stream:
         *,
         most: int = MOST,
         every: float = _EVERY,
+        within: float = _END_SECONDS,
     ) -> None:
         self._create = create
         self._list_pods = list_pods
         self._most = most
         self._every = every
+        self._within = within
         self._over = threading.Event()
         self._creating: dict[str, Future[object]] = {}
         self._pool = ThreadPoolExecutor(_CLIENTS + 1)
@@ -51,7 +53,7 @@ class Stream:
         if error is not None:
             return
         self._running.result()  # a stream that ended early and silently would prove nothing
-        deadline = time.monotonic() + _END_SECONDS
+        deadline = time.monotonic() + self._within
         for each in self._creating.values():
             each.result()
         while late := self._not_ended():

@@ -21,6 +21,7 @@ _LOOKS = 6
 """A wrong container is a finding when it has been so in so many looks: its pod may be ending."""
 _CLIENTS = 8
 _AGREE_SECONDS = 120.0
+_END_SECONDS = 300.0
 _OVER: Json = {"status": {"phase": "Succeeded"}}
 
 
@@ -60,7 +61,9 @@ class Load:
         """Create pods until it is left; then all have ended. Names are those of every leg."""
         self._over.clear()
         self._drawn.clear()
-        with Stream(self._create, self._list, most=MOST, every=self._every) as stream:
+        with Stream(
+            self._create, self._list, most=MOST, every=self._every, within=_END_SECONDS
+        ) as stream:
             yield stream
 
     def judge(self, *, init_recorded: bool) -> None:

@@ -31,7 +31,7 @@ _CONTAINERS = _STATE / "tickets"
 _PLUGIN_DIR = Path("/run/gpu-turnstile/device-plugins")
 _CDI = Path("/var/run/cdi")
 _STAYING = 12
-_LEG_SECONDS = 180.0
+_LEG_SECONDS = 240.0
 _JUDGE_SECONDS = 5.0
 _QUIET_SECONDS = 10.0
 _AGREE_SECONDS = 180.0
@@ -162,7 +162,8 @@ class Soak:
 
     def _end(self) -> None:
         """Delete all pods; then everything must be free, and every card can be had whole."""
-        self._ground.clear()
+        with self._noting():
+            self._ground.clear()
         with self._noting():
             wait("an empty state folder", lambda: self._owners() == [], within=_AGREE_SECONDS)
         with self._noting():
@@ -170,7 +171,8 @@ class Soak:
         with self._noting():
             whole = [self._ground.make.single(f"whole-{each}", 100) for each in range(CARDS)]
             self._ground.check("every card whole", self._ground.run(*whole), init_recorded=False)
-        self._ground.clear()
+        with self._noting():
+            self._ground.clear()
 
     @contextmanager
     def _noting(self) -> Iterator[None]:

@@ -124,12 +124,14 @@ _RESTART_SECONDS = 180.0
 GroundT = TypeVar("GroundT", bound="Ground")
 
 
-def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
+def wait(
+    what: str, condition: Callable[[], object], *, within: float = 60.0, pause: float = 0.1
+) -> None:
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {within:g} s")
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 @contextmanager

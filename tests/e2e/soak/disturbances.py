@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import SubprocessError
 
 import yaml
 
 from agent.allocator.slots import Slot
 from contract.resource import Resource
-from tests.e2e.cluster import Json
+from tests.e2e.cluster import ApiError, Cluster, Json, KubectlError
 from tests.e2e.ground import is_ready, wait
 from tests.e2e.installation import AGENTS, KUBE_SCHEDULER, NAMESPACE, WEBHOOK, Deployed, kill
 from tests.e2e.manifests import CARDS
@@ -28,6 +29,14 @@ _READ_SECONDS = 15.0
 """The agent has read a cordon, or an edited cards file, after so long."""
 _HOLD_SECONDS = 20.0
 AGENT, PROXIES, HOOKS = "gpu-turnstile-agent", "gpu-turnstile-proxy", "gpu-turnstile-webhook"
+
+
+class Turns:
+    """Whether disturbances are over, and whether one is under way."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.busy = threading.Event()
 
 
 class Disturber:
@@ -46,6 +55,9 @@ class Disturber:
         self._agents = deployed.kubectl.inside(AGENTS)
         self._ours = deployed.kubectl.inside(NAMESPACE)
         self._before = before
+        config = self._ground.settings.kubeconfig
+        self._of_agents = Cluster(config, AGENTS)
+        self._of_ours = Cluster(config, NAMESPACE)
         self._cards = itertools.cycle(range(CARDS))
         self.done: list[Disturbance] = []
         self.recovered: defaultdict[str, list[float]] = defaultdict(list)
@@ -74,22 +86,26 @@ class Disturber:
         self._turns = {True: itertools.cycle(self.all), False: itertools.cycle(self.mild)}
 
     @contextmanager
-    def disturbing(self, *, every: float, kills: bool) -> Iterator[None]:
+    def disturbing(self, *, every: float, kills: bool) -> Iterator["Turns"]:
         """Disturb once in *every* seconds until it is left."""
-        over = threading.Event()
+        turns = Turns()
         with ThreadPoolExecutor(1) as pool:
-            running: Future[None] = pool.submit(self._run, over, every, kills)
+            running: Future[None] = pool.submit(self._run, turns, every, kills)
             try:
-                yield
+                yield turns
             finally:
-                over.set()
+                turns.over.set()
         running.result()
 
-    def _run(self, over: threading.Event, every: float, kills: bool) -> None:
+    def _run(self, turns: "Turns", every: float, kills: bool) -> None:
         due = time.monotonic() + every / 2
-        while not over.wait(max(0.0, due - time.monotonic())):
+        while not turns.over.wait(max(0.0, due - time.monotonic())):
             due = max(due + every, time.monotonic() + every / 4)
-            self._disturb(next(self._turns[kills]))
+            turns.busy.set()
+            try:
+                self._disturb(next(self._turns[kills]))
+            finally:
+                turns.busy.clear()
 
     def _disturb(self, name: str) -> None:
         act, kinds = self._acts[name]
@@ -98,17 +114,21 @@ class Disturber:
         self.done.append(Disturbance(name, frozenset(kinds), began, float("inf")))
         try:
             act()
-            wait(f"all is ready after {name}", self._is_ready, within=_READY_SECONDS)
-        except AssertionError as error:
-            self.findings.append(f"{name}: {error}")
+            wait(f"all is ready after {name}", self._is_ready, within=_READY_SECONDS, pause=1)
+        except (AssertionError, ApiError, KubectlError, SubprocessError) as error:
+            self.findings.append(f"{time.strftime('%H:%M:%S')} {name}: {error}")
         ended = time.monotonic()
         self.done[-1] = Disturbance(name, frozenset(kinds), began, ended)
         self.recovered[name].append(ended - began)
 
     def pods(self, app: str) -> list[Json]:
         """Return the pods of a program of ours on this node, the oldest first."""
-        inside = self._agents if app in (AGENT, PROXIES) else self._ours
-        found = inside.items("pods", f"--selector=app.kubernetes.io/name={app}")
+        cluster = self._of_agents if app in (AGENT, PROXIES) else self._of_ours
+        found = (
+            each
+            for each in cluster.pods().values()
+            if each["metadata"].get("labels", {}).get("app.kubernetes.io/name") == app
+        )
         mine = [each for each in found if each["spec"].get("nodeName") == self._ground.node]
         return sorted(mine, key=lambda each: str(each["metadata"]["creationTimestamp"]))
 
@@ -174,7 +194,7 @@ class Disturber:
 
         write(yaml.safe_dump(edited))
         try:
-            wait("a card less", lambda: self._ground.offered() < CARDS * 100, within=90)
+            wait("a card less", lambda: self._ground.offered() < CARDS * 100, within=90, pause=1)
             self._hold(card)
         finally:
             write(before)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tests.e2e.cluster import ApiError, Json
@@ -46,6 +46,7 @@ class Load:
         self._drawer = Drawer(ground.make, ground.names, node=ground.node, seed=seed)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
+        self._listed: dict[str, Json] = {}
         self._over: dict[str, Json] = {}
         self._drawn: dict[str, tuple[Drawn, float]] = {}
         self._looks: Counter[str] = Counter()
@@ -68,6 +69,10 @@ class Load:
 
     def judge(self, *, init_recorded: bool) -> None:
         """Judge every pod that has not been judged, and delete those that have ended."""
+        with suppress(ApiError):  # no response: the next call judges them
+            self._judge(init_recorded=init_recorded)
+
+    def _judge(self, *, init_recorded: bool) -> None:
         with self._lock:
             drawn = dict(self._drawn)
         pods = {name: pod for name, pod in self._ground.cluster.pods().items() if name in drawn}
@@ -131,20 +136,19 @@ class Load:
             self._note(name, drawn)
         refused = self._try(drawn.manifest)
         if refused is not None:
-            self._end(name)
+            self._remove(name)
             if not drawn.refused or drawn.refused not in refused:
                 self.not_created[refused] += 1
             return
         if drawn.deleted_after is None:
             return
         time.sleep(drawn.deleted_after)
-        self._ground.cluster.delete(name)
+        self._remove(name)
         if drawn.again is None:
-            self._end(name)
             return
         self._note(name, Drawn(drawn.kind, drawn.again))
         if (late := self._try(drawn.again)) is not None:
-            self._end(name)
+            self._remove(name)
             self.not_created[late] += 1
 
     def _try(self, pod: Json) -> str | None:
@@ -161,22 +165,23 @@ class Load:
             return None
 
     def _list(self) -> dict[str, Json]:
-        pods = self._ground.cluster.pods()
+        with suppress(ApiError):  # no response: the pods before are as good
+            self._listed = self._ground.cluster.pods()
         with self._lock:
-            return {**pods, **self._over}
+            return {**self._listed, **self._over}
 
     def _note(self, name: str, drawn: Drawn) -> None:
         with self._lock:
+            self._over.pop(name, None)
             self._drawn[name] = (drawn, time.monotonic())
 
-    def _end(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
+        """Delete a pod, also one whose creation got no response."""
+        with suppress(ApiError):
+            self._ground.cluster.delete(name)
         with self._lock:
             self._over[name] = _OVER
             self._drawn.pop(name, None)
-
-    def _remove(self, name: str) -> None:
-        self._ground.cluster.delete(name)
-        self._end(name)
 
     @staticmethod
     def _time() -> str:
@@ -228,7 +233,7 @@ class Staying:
             return not wrong
 
         try:
-            wait("staying pods", right, within=_AGREE_SECONDS)
+            wait("staying pods", right, within=_AGREE_SECONDS, pause=2)
         except AssertionError:
             self._load.findings += [f"stayed: {each}" for each in wrong]
         return pods

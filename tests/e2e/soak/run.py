@@ -9,7 +9,7 @@ from pathlib import Path
 from agent.kubelet.checkpoint import CheckpointParser
 from common.kubelet_api import CHECKPOINT_FILE
 from contract.resource import Resource
-from tests.e2e.cluster import Json
+from tests.e2e.cluster import ApiError, Json
 from tests.e2e.ground import is_ready, wait
 from tests.e2e.installation import (
     AGENTS,
@@ -123,13 +123,15 @@ class Soak:
         try:
             with (
                 self._load.leg(),
-                self._disturber.disturbing(every=_ACT_SECONDS, kills=of.kills),
+                self._disturber.disturbing(every=_ACT_SECONDS, kills=of.kills) as turns,
             ):
-                while self._now < began + seconds:
+                while self._now < began + seconds or turns.busy.is_set():
+                    if self._now >= began + seconds:
+                        turns.over.set()
                     time.sleep(_JUDGE_SECONDS)
                     self._load.judge(init_recorded=recorded)
                     self._logs.read()
-        except AssertionError as error:  # pods that do not end
+        except (AssertionError, ApiError) as error:  # pods that do not end
             self._note(f"{of.name}: {error}")
         self._under_load += self._now - began
         self._settle(recorded=recorded)
@@ -142,9 +144,10 @@ class Soak:
             self._load.judge(init_recorded=recorded)
             return set(self._ground.cluster.pods()) == set(staying)
 
-        staying = self._staying.check(init_recorded=recorded)
         with self._noting():
-            wait("the end of all other pods", only_staying, within=_AGREE_SECONDS)
+            staying = self._staying.check(init_recorded=recorded)
+        with self._noting():
+            wait("the end of all other pods", only_staying, within=_AGREE_SECONDS, pause=1)
         began = time.monotonic()
         with self._noting():
             wait(
@@ -165,7 +168,12 @@ class Soak:
         with self._noting():
             self._ground.clear()
         with self._noting():
-            wait("an empty state folder", lambda: self._owners() == [], within=_AGREE_SECONDS)
+            wait(
+                "an empty state folder",
+                lambda: self._owners() == [],
+                within=_AGREE_SECONDS,
+                pause=1,
+            )
         with self._noting():
             self._wait_for_free({})
         with self._noting():
@@ -178,7 +186,7 @@ class Soak:
     def _noting(self) -> Iterator[None]:
         try:
             yield
-        except AssertionError as error:
+        except (AssertionError, ApiError) as error:
             self._note(str(error))
 
     def _note(self, finding: str) -> None:
@@ -195,6 +203,7 @@ class Soak:
                 "free amounts",
                 lambda: self._free() == self._expected_free(pods),
                 within=_AGREE_SECONDS,
+                pause=1,
             )
         except AssertionError as error:
             found, expected = self._free(), self._expected_free(pods)

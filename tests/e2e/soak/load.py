@@ -12,7 +12,7 @@ from typing import Any
 from tests.e2e.cluster import ApiError, Json
 from tests.e2e.ground import Ground, phase, wait
 from tests.e2e.soak.failures import Disturbance, Failure, words_of
-from tests.e2e.soak.pods import Drawer, Drawn
+from tests.e2e.soak.pods import NETWORK, Drawer, Drawn
 from tests.e2e.stream import Stream
 
 MOST = 25
@@ -209,7 +209,8 @@ class Staying:
         made: list[Json] = []
         for each in pods:
             name = f"stays-{next(self._names)}"
-            made.append({**each, "metadata": {**each["metadata"], "name": name}})
+            spec = {**each["spec"], **NETWORK}
+            made.append({**each, "metadata": {**each["metadata"], "name": name}, "spec": spec})
             self._created[name] = (each, time.monotonic())
         self._ground.run(*made)
 

@@ -95,18 +95,19 @@ class ContainerDirs:
             return self._list(root)
 
     def prune(self, pods: Collection[PodId]) -> tuple[ContainerDir, ...]:
-        """Remove all directories except those of *pods*, and return the remaining ones.
+        """Remove all directories except those of *pods*, and return these.
 
-        An owner without UID is compared by namespace and name.
+        An owner without UID is compared by namespace and name. A directory that cannot be removed
+        is tried again at the next call.
         """
-        kept = []
+        kept, others = [], []
         with self._lock, self._opened("clean") as root:
             for each in self._list(root):
                 if any(may_be(each.owner, pod) for pod in pods):
                     kept.append(each)
                 else:
-                    disk.move_away(root, each.digest)
-            disk.sweep(root)
+                    others.append(each.digest)
+            _remove(root, others)
         return tuple(kept)
 
     def clean(self) -> None:
@@ -114,16 +115,17 @@ class ContainerDirs:
 
         Files with names that the agent does not use are left in place.
         """
+        ownerless = []
         with self._lock, self._opened("clean") as root:
             for name in folders.names(root):
                 if disk.is_name(name) and disk.owner_of(root, name) is None:
                     log.warning(
                         "removing a container directory without a valid owner", extra={"file": name}
                     )
-                    disk.move_away(root, name)
+                    ownerless.append(name)
                 elif not disk.is_name(name) and not disk.is_leftover(name):
                     log.warning("unknown file left in place", extra={"file": name})
-            disk.sweep(root)
+            _remove(root, ownerless)
 
     # --- files in a directory ----------------------------------------------------------
 
@@ -198,3 +200,19 @@ class ContainerDirs:
             folders.opened_path(self._root) as root,
         ):
             yield root
+
+
+def _remove(root: int, digests: Collection[str]) -> None:
+    """Remove directories and leftovers; one that cannot be moved stops none of the others."""
+    errors = []
+    for each in digests:
+        try:
+            disk.move_away(root, each)
+        except OSError as error:
+            errors.append(error)
+    if errors:
+        log.warning(
+            "container directories not removed",
+            extra={"directories": len(errors), "reason": str(errors[0])},
+        )
+    disk.sweep(root)

@@ -150,8 +150,11 @@ class HamiCore:
         return candidates[-1]
 
     def prune(self, pods: Collection[PodId]) -> None:
-        """Remove all directories except those of *pods*."""
-        self._dirs.prune(pods)
+        """Remove all directories except those of *pods*; failures are retried at the next call."""
+        try:
+            self._dirs.prune(pods)
+        except EnforcementError as error:
+            log.warning("container directories not removed", extra={"reason": str(error)})
 
     # --- steps -------------------------------------------------------------------------
 

@@ -66,4 +66,4 @@ class Enforcer(Protocol):
         """
 
     def prune(self, pods: Collection[PodId]) -> None:
-        """Remove the files of all pods except *pods*."""
+        """Remove the files of all pods except *pods*; failures are logged and retried."""

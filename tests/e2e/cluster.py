@@ -8,6 +8,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 from kubernetes import client, config
+from urllib3.exceptions import HTTPError
 
 Json = dict[str, Any]
 
@@ -141,6 +142,8 @@ class Cluster:
             data: bytes = response.data
         except client.ApiException as error:
             raise ApiError(error.status or 0, _status(error)) from error
+        except HTTPError as error:
+            raise ApiError(0, {"message": f"no response: {error}"}) from error
         return data
 
 

@@ -43,6 +43,8 @@ class Seen:
     limits: VcudaConfig | None = None
     core_limit: int | None = None
     limits_of: str = ""
+    ended: bool = False
+    """Whether its pod has ended: ``List`` does not show it any more."""
 
     def __str__(self) -> str:
         return f"{self.pod} {self.container.name}"
@@ -72,7 +74,7 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
     wrong = []
     if seen.visible is None:
         wrong.append("has not printed its cards")
-    if not init:
+    if not init and not seen.ended:
         cards = {
             resource: {Slot.parse(each).card for each in seen.held.get(resource, ())}
             for resource in Resource
@@ -123,12 +125,14 @@ _RESTART_SECONDS = 180.0
 GroundT = TypeVar("GroundT", bound="Ground")
 
 
-def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
+def wait(
+    what: str, condition: Callable[[], object], *, within: float = 60.0, pause: float = 0.1
+) -> None:
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {within:g} s")
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 @contextmanager
@@ -293,29 +297,8 @@ class Ground:
     def audit(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
         """Compare kubelet, annotation and log of every running container, and report it."""
         running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
-        requests = [(name, each) for name, pod in running.items() for each in self._requests(pod)]
-        with ThreadPoolExecutor(_CLIENTS) as pool:
-            logs = list(pool.map(lambda each: self.wait_for_log(each[0], each[1].name), requests))
-        held = self.listed()
-        wishes = {
-            name: read_wishes(pod["metadata"].get("annotations") or {}, self.names)[0]
-            for name, pod in running.items()
-        }
-        seen = [
-            Seen(
-                pod=name,
-                container=container,
-                held=held.get((name, container.name), {}),
-                recorded=self.allocations(running[name]).get(container.name),
-                visible=visible(log),
-                uid=running[name]["metadata"]["uid"],
-                limits=limits(log),
-                core_limit=wishes[name].core_limit if container.demand.is_share else None,
-                limits_of=self.limits_of(running[name], container.name),
-            )
-            for (name, container), log in zip(requests, logs, strict=True)
-        ]
-        wrong = findings(seen, init_recorded=init_recorded, enforced=self._enforced)
+        seen = self.look(running)
+        wrong = self.findings(seen, init_recorded=init_recorded)
         evidence = Counter(each.recorded.evidence.value for each in seen if each.recorded)
         self.report(
             f"{what}: {len(seen)} containers of {len(running)} pods, {len(wrong)} findings; "
@@ -323,6 +306,36 @@ class Ground:
         )
         assert not wrong, "\n".join(wrong)
         return seen
+
+    def look(self, pods: Mapping[str, Json], *, patient: bool = True) -> list[Seen]:
+        """Read kubelet, annotation and log of every container; if *patient*, wait for the logs."""
+        requests = [(name, each) for name, pod in pods.items() for each in self._requests(pod)]
+        read = self.wait_for_log if patient else self.cluster.log
+        with ThreadPoolExecutor(_CLIENTS) as pool:
+            logs = list(pool.map(lambda each: read(each[0], each[1].name), requests))
+        held = self.listed()
+        wishes = {
+            name: read_wishes(pod["metadata"].get("annotations") or {}, self.names)[0]
+            for name, pod in pods.items()
+        }
+        return [
+            Seen(
+                pod=name,
+                container=container,
+                held=held.get((name, container.name), {}),
+                recorded=self.allocations(pods[name]).get(container.name),
+                visible=visible(log),
+                uid=pods[name]["metadata"]["uid"],
+                limits=limits(log),
+                core_limit=wishes[name].core_limit if container.demand.is_share else None,
+                limits_of=self.limits_of(pods[name], container.name),
+                ended=phase(pods[name]) == "Succeeded",
+            )
+            for (name, container), log in zip(requests, logs, strict=True)
+        ]
+
+    def findings(self, seen: Sequence[Seen], *, init_recorded: bool = True) -> list[str]:
+        return findings(seen, init_recorded=init_recorded, enforced=self._enforced)
 
     def check(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
         assert self.refused(pods) == {}

@@ -257,9 +257,14 @@ def processes_of(*uids: str) -> Iterator[Path]:
                 yield each
 
 
+def processes_running(program: str, uid: str) -> list[Path]:
+    """Return the processes that run a program in the pod with that UID."""
+    return [each for each in processes_of(uid) if _runs(each, program)]
+
+
 def kill(program: str, uid: str) -> None:
     """Kill a program of ours in the pod with that UID, and wait for its end."""
-    processes = [each for each in processes_of(uid) if _runs(each, program)]
+    processes = processes_running(program, uid)
     assert processes, f"no process of {program} in pod {uid}"
     for process in processes:
         with suppress(ProcessLookupError):  # a worker that ended with its master

@@ -14,7 +14,7 @@ _CLIENTS = 8
 _END_SECONDS = 150.0
 _LOOK_EVERY = 5
 _EVERY = 0.2
-"""Seconds between two pods, unless the node is behind."""
+"""Seconds between two pods by default, unless the node is behind."""
 MOST = 15
 """How many pods may not have ended before more come."""
 
@@ -28,10 +28,14 @@ class Stream:
         list_pods: Callable[[], Mapping[str, Json]],
         *,
         most: int = MOST,
+        every: float = _EVERY,
+        within: float = _END_SECONDS,
     ) -> None:
         self._create = create
         self._list_pods = list_pods
         self._most = most
+        self._every = every
+        self._within = within
         self._over = threading.Event()
         self._creating: dict[str, Future[object]] = {}
         self._pool = ThreadPoolExecutor(_CLIENTS + 1)
@@ -49,7 +53,7 @@ class Stream:
         if error is not None:
             return
         self._running.result()  # a stream that ended early and silently would prove nothing
-        deadline = time.monotonic() + _END_SECONDS
+        deadline = time.monotonic() + self._within
         for each in self._creating.values():
             each.result()
         while late := self._not_ended():
@@ -77,7 +81,7 @@ class Stream:
     def _run(self) -> None:
         began, count, under_way = time.monotonic(), 0, 0
         while not self._over.wait(max(0.0, began - time.monotonic())):
-            began = max(began + _EVERY, time.monotonic() - 1)
+            began = max(began + self._every, time.monotonic() - 1)
             if count % _LOOK_EVERY == 0 or under_way >= self._most:
                 # A slow node gets no more pods than it can start: else it becomes slower.
                 under_way = len(self._not_ended())

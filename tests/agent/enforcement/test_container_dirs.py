@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -302,6 +303,42 @@ def test_a_leftover_that_cannot_be_removed_is_no_refusal(
         assert len(names(root)) == 4
     dirs.clean()
     assert names(root) == [KEY]
+
+
+@pytest.mark.parametrize(
+    ("call", "owned"),
+    [
+        pytest.param(lambda dirs: dirs.prune([]), True, id="prune"),
+        pytest.param(ContainerDirs.clean, False, id="clean"),
+    ],
+)
+def test_a_directory_that_cannot_be_moved_keeps_no_other_one(
+    *,
+    call: Callable[[ContainerDirs], object],
+    owned: bool,
+    dirs: ContainerDirs,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stuck, *others = sorted(dirs.make(make_key(each), A).digest for each in "abc")
+    if not owned:
+        for each in (stuck, *others):
+            (root / each / "owner.json").unlink()
+    rename = os.rename
+
+    def fail(source: str, *rest: Any, **more: Any) -> None:
+        if source == stuck:
+            raise OSError(errno.EXDEV, "cross-device")
+        rename(source, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        call(dirs)
+    assert names(root) == [stuck]
+    assert caplog.messages.count("container directories not removed") == 1
+    call(dirs)
+    assert names(root) == []
 
 
 def test_an_owner_that_cannot_be_read_is_an_error(

@@ -292,3 +292,15 @@ def test_a_share_of_a_mig_instance_has_a_limit_of_memory_only(node: HamiHost) ->
     held = holding(CLAIM, (), {"MIG-0": 3})
     envs = node.hami.prepare_allocation(held).envs
     assert envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "768m"
+
+
+def test_directories_that_cannot_be_removed_now_are_removed_later(
+    node: HamiHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.core()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", raising(OSError(errno.EIO, "broken")))
+        node.hami.prune([])
+    assert caplog.messages[-1] == "container directories not removed"
+    node.hami.prune([])
+    assert list((node.state / "tickets").iterdir()) == []

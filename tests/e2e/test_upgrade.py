@@ -5,10 +5,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import pytest
 
@@ -30,6 +31,7 @@ UNDER_WAY = 5
 PUBLISHED_SECONDS = 15.0
 VERSION_SECONDS = 180.0
 _POLL_SECONDS = 0.2
+_T = TypeVar("_T")
 _ALL_FREE = (Amounts(100, BLOCKS),) * CARDS
 BY_THE_KUBELET = (
     "no healthy devices present",  # K11, K19: it admits the pod before we are registered
@@ -90,7 +92,7 @@ def _upgrade_drained(deployed: Deployed, number: int, step: Sequence[str]) -> No
     for each in made:
         del each["spec"]["tolerations"]  # it would tolerate the cordon
     creating = ground.submit(made)
-    versions = _execute(ground, step)
+    versions, _ = _execute(ground, step, lambda: None)
     deployed.wait_for_cards()
     kubectl.run("uncordon", ground.node)
     pods = ground.settle(creating)
@@ -100,7 +102,7 @@ def _upgrade_drained(deployed: Deployed, number: int, step: Sequence[str]) -> No
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "agent killed", "agent upgraded"])
 def test_pods_survive_upgrades_of_the_kubelet(stage: Stage, meanwhile: str) -> None:
-    """A killed agent is away while the next kubelet starts."""
+    """A killed agent is away until the next kubelet starts."""
     upgrades = _Upgrades(stage)
     with _going_back(stage):
         if meanwhile == "nothing":
@@ -140,10 +142,14 @@ class _Upgrades:
             wait("a burst is under way", partial(self._are_under_way, made))
             with _collecting(ground.free_amounts) as seen_free:
                 before()
-                versions = _execute(ground, step)
-                creating += ground.submit(made[1::2])
-                after()
-                pods = ground.settle(creating)
+
+                def then(rest: Sequence[Json] = made[1::2]) -> list[Future[Json]]:
+                    submitted = ground.submit(rest)
+                    after()
+                    return submitted
+
+                versions, late = _execute(ground, step, then)
+                pods = ground.settle([*creating, *late])
             begun, listed = f"{what}, {versions}", ground.cluster.pods()
             staying = {name: listed[name] for name in staying}
             lost = self._explain(begun, staying, pods)
@@ -288,10 +294,14 @@ def _going_back(ground: Ground) -> Iterator[None]:
             ground.execute(ground.settings.upgrade_kubelet[-1])
 
 
-def _execute(ground: Ground, step: Sequence[str]) -> str:
-    """Change the kubelet's version by a command; return both versions."""
+def _execute(ground: Ground, step: Sequence[str], then: Callable[[], _T]) -> tuple[str, _T]:
+    """Change the kubelet's version by a command; return both versions, and what *then* returns.
+
+    *then* is called while the next kubelet starts.
+    """
     before = ground.kubelet_version()
     ground.execute(step)
+    result = then()
     # It first waits some seconds for each container whose start the command has cut.
     wait("another version", lambda: ground.kubelet_version() != before, within=VERSION_SECONDS)
-    return f"{before} -> {ground.kubelet_version()}"
+    return f"{before} -> {ground.kubelet_version()}", result

@@ -22,6 +22,6 @@ cgroups() { # the node's cgroup in each hierarchy
   if [[ $(stat --file-system --format %T /sys/fs/cgroup) == cgroup2fs ]]; then
     echo "/sys/fs/cgroup/$NODE"
   else
-    awk -v name="$NODE" '$3 == "cgroup" && $2 ~ "^/sys/fs/cgroup/" {print $2 "/" name}' /proc/mounts
+    awk -v name="$NODE" '$3 ~ /^cgroup2?$/ && $2 ~ "^/sys/fs/cgroup/" {print $2 "/" name}' /proc/mounts
   fi
 }

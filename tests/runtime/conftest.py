@@ -15,18 +15,16 @@ import grpc
 import pytest
 
 from tests.agent.fakes import short_dir
-from tests.runtime.containerd import Runtime, Unusable, containerd
+from tests.runtime.containerd import WHICH, Runtime, Unusable, containerd
 from tests.runtime.crio import crio
 from tests.runtime.gpunode import GpuNode, card_devices
 from tests.runtime.pods import Pod
-
-_VARIABLE = "GPU_TURNSTILE_TEST_RUNTIME"
 
 
 @pytest.fixture(scope="session")
 def outcome() -> Iterator[Runtime | str]:
     """A container runtime, or why there is none; started only once."""
-    start = {"containerd": containerd, "crio": crio}[os.environ.get(_VARIABLE, "containerd")]
+    start = {"containerd": containerd, "crio": crio}[os.environ.get(WHICH, "containerd")]
     with ExitStack() as stack:
         found: Runtime | str
         try:

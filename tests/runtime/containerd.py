@@ -24,6 +24,9 @@ from tests.agent.fakes import short_dir
 from tests.runtime import image
 from tests.runtime.api import cri_pb2 as pb
 
+WHICH = "GPU_TURNSTILE_TEST_RUNTIME"
+"""The variable that names the runtime: ``containerd``, the default, or ``crio``."""
+
 START_SECONDS = _END_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 

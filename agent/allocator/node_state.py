@@ -408,9 +408,10 @@ class NodeState:
         self.last_call = self.last_call.refused(self.snapshot)
         current = self.current
         if current is not None and pod in {None, current.id}:
+            allocated = tuple(each for each in current.assignments if each.allocated)
+            if allocated:  # List may show them until the kubelet has rejected the pod
+                self._left = (*self._left, replace(current, assignments=allocated))
             self.current = replace(current, assignments=())
-            self.update_snapshot()
-            self._leave(current)
         self._plan = None
 
     def find_assignment(

@@ -258,3 +258,20 @@ def test_a_late_checkpoint_with_a_rejected_pod_vetoes_no_start(old_node: Node) -
     node.admit(pod)
     node.start(pod)
     assert node.decision_log.refusals == []
+
+
+def test_slots_of_a_refused_container_stay_counted_beside_its_pods_others() -> None:
+    """The checkpoint has only the first container (K28), the new ``List`` none of the pod (K8)."""
+    node = Node(policy=Policy.SPREAD)
+    refused = make_pod("refused", gpu(10, 4), gpu(10, 28, name="second"))
+    last = make_pod("last", gpu(10, 8))
+    first_batch(node, refused, last)
+    node.begin(refused)
+    node.serve(refused)
+    node.serve(refused, "second", MEMORY)
+    node.unhealthy.update({"GPU-0": "xid", "GPU-1": "xid"})
+    with pytest.raises(PlacementError):
+        node.serve(refused, "second", CORE)
+    node.unhealthy.clear()
+    node.admit(last)
+    assert node.cards(last) == ["GPU-0"]

@@ -45,7 +45,8 @@ def find_confirmed(  # noqa: PLR0913 -- the sources
             continue  # the watch may be late: only a reading rules out a newer pod of its name
         if not uids - identified <= {pod.uid}:
             continue  # another pod with its name may be the target
-        is_new = last_call.is_new(pod, snapshot)
+        # Listed since the last call, and not at a wrong guess, after which that is forgotten.
+        is_new = last_call.is_new(pod, snapshot) and last_call.is_newer_than_guess(pod, snapshot)
         seen = uids_seen(pod.id.key) if pod.lacks else ()
         was_shown = pod.uid in shown_before_list and known.is_shown(pod.uid)
         is_only = {*seen} - identified <= {"", pod.id.uid}

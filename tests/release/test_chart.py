@@ -104,7 +104,9 @@ def test_the_copy_of_the_agent_has_the_kubelets_folder(chart: Path) -> None:
     assert outside["plugins"] == "/run/gpu-turnstile/device-plugins"
 
 
-@pytest.mark.parametrize("taken", [{"use"}, {"vcuda"}, {"use", "dra"}], ids=" ".join)
+@pytest.mark.parametrize(
+    "taken", [{"use"}, {"vcuda"}, {"use", "dra"}], ids=lambda each: " ".join(sorted(each))
+)
 def test_the_values_for_cri_o_lead_the_agents_to_its_socket(taken: set[str], chart: Path) -> None:
     """As docs/distributions.md says."""
     values = values_for(taken) | {

@@ -275,3 +275,20 @@ def test_slots_of_a_refused_container_stay_counted_beside_its_pods_others() -> N
     node.unhealthy.clear()
     node.admit(last)
     assert node.cards(last) == ["GPU-0"]
+
+
+def test_a_name_that_was_listed_at_a_wrong_guess_is_not_confirmed(old_node: Node) -> None:
+    """The pod that the API shows was created when the name was listed already: a guess remains."""
+    node = old_node
+    first, second = (make_pod("a", init(10, 2), gpu(10, 2)) for _ in range(2))
+    node.bind(first, seen=False)
+    node.begin(first)
+    node.api.remove(first)
+    node.kubelet.deleted_by_force(first)
+    node.bind(second, seen=False)
+    node.decision_log.take()
+    node.serve(first, "init")
+    node.serve(first)
+    assert node.decision_log.refs("allocate") == ["a/init"] * 4
+    found = {each.evidence for each in node.decision_log.everything}
+    assert Evidence.WITNESS not in found

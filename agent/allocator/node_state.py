@@ -77,7 +77,6 @@ class NodeState:
         self._earlier: CurrentPod | None = None
         self._left: tuple[CurrentPod, ...] = ()  # refused, or guessed wrongly: as find_left
         self._offered: Offered = {}
-        self._ever_checkpointed: set[int] = set()  # as Checkpoint.entries
         self._confirmed: frozenset[str] = frozenset()  # UIDs of certainly identified pods
         self._read: frozenset[Key] = frozenset()  # names read from the API since they are listed
         self._history = KubeletHistory()
@@ -122,7 +121,6 @@ class NodeState:
             self.current, self._earlier, self.last_call = None, None, LastCall()
             self._left = ()
             self.listed, self._stable, self._built_of = None, StablePods(), None
-            self._ever_checkpointed = set()
             self._plan = None
         self.kubelet = instance
 
@@ -148,7 +146,7 @@ class NodeState:
             caught_up: the kubelet has processed all our responses, so ``List`` shows them.
         """
         before = self.checkpoint or checkpoint or Checkpoint()
-        self._ever_checkpointed |= before.entries
+        self._history = self._history.with_entries(before.entries)
         if listed is None:
             self._stable = StablePods()
         elif checkpoint is not self.checkpoint or listed is not self.listed:
@@ -294,7 +292,7 @@ class NodeState:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""
         info = self.known.by_uid(owner.pod_uid)
         if info is None:
-            return entry_hash(owner, resource, ids) not in self._ever_checkpointed
+            return entry_hash(owner, resource, ids) not in self._history.checkpointed
         if self.listed is None:
             return not info.terminal
         return any(entry.key == info.id.key for entry in self.listed)
@@ -302,7 +300,15 @@ class NodeState:
     def _remember(self) -> None:
         """Add the listed pods, and those whose slots were offered, to the history (R2)."""
         snapshot = self.snapshot
-        self._history = self._history.updated(snapshot, offered=self._offered)
+        checkpoint = self.checkpoint or Checkpoint()
+        self._history = self._history.updated(snapshot, offered=self._offered).pruned(
+            lambda uid: (
+                uid in checkpoint.pods
+                or self.known.by_uid(uid) is not None
+                or snapshot.pod_by_uid(uid) is not None
+            ),
+            checkpoint.entries,
+        )
         if snapshot.listing:  # if an unlisted name is listed again, it may be another pod
             listed = {each.uid for each in snapshot.listed_changing}
             self._confirmed &= snapshot.stable.by_uid.keys() | listed
@@ -365,7 +371,7 @@ class NodeState:
         """Return whether the pod of a checkpoint entry has ended; the entry may stay (K29)."""
         known, info = self.snapshot.pod_by_uid(owner.pod_uid), self.known.by_uid(owner.pod_uid)
         if info is None:  # a pod that the API has not shown may only seem to have ended
-            is_old = entry_hash(owner, resource, ids) in self._ever_checkpointed
+            is_old = entry_hash(owner, resource, ids) in self._history.checkpointed
             return is_old and (known is None or known.ended)
         return info.terminal or (known is not None and known.ended)
 

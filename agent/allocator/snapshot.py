@@ -12,7 +12,7 @@ their slots are free, or will be as soon as the kubelet checks (R2). The rules R
 docs/architecture.md, the facts K1 to K35 in docs/kubelet-facts.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -178,6 +178,10 @@ class AllocationSnapshot:
         return replace(self, changing=tuple(pods))
 
 
+MOST_GONE = 1000
+"""After so many further pods, or entries of the checkpoint, ended ones are forgotten."""
+
+
 @dataclass(frozen=True, slots=True)
 class KubeletHistory:
     """The pods that one kubelet instance has shown so far (R2), by the kubelet's UIDs.
@@ -193,6 +197,10 @@ class KubeletHistory:
             names, since a UID may not be known. They stay ended while ``List`` is unavailable.
         outlived: pods that started without proof under the kubelet before: they may run, though the
             checkpoint lacks their devices (K33).
+        checkpointed: the entries of the checkpoint so far, as ``Checkpoint.entries``.
+        fading: the pods that no source showed at the last pruning.
+        fading_entries: the entries that the checkpoint did not have then.
+        most: the size at which the history is pruned again.
     """
 
     listed: frozenset[str] = frozenset()
@@ -200,6 +208,15 @@ class KubeletHistory:
     freed: frozenset[str] = frozenset()
     ended: frozenset[PodId] = frozenset()
     outlived: AbstractSet[str] = frozenset()
+    checkpointed: frozenset[int] = frozenset()
+    fading: frozenset[str] = frozenset()
+    fading_entries: frozenset[int] = frozenset()
+    most: int = field(default=0, kw_only=True)
+
+    @property
+    def size(self) -> int:
+        """The length of the longest part that grows with every pod."""
+        return max(map(len, (self.listed, self.identified, self.freed, self.checkpointed)))
 
     def updated(self, snapshot: AllocationSnapshot, *, offered: Offered) -> "KubeletHistory":
         """Return the history after an observation; *offered* are the slots that the call offers."""
@@ -230,3 +247,34 @@ class KubeletHistory:
             return self
         ended = (each.kubelet_id for each in snapshot.changing if each.ended and not each.held)
         return replace(self, ended=frozenset(ended))
+
+    def with_entries(self, entries: frozenset[int]) -> "KubeletHistory":
+        """Return the history with these entries of the checkpoint."""
+        if entries <= self.checkpointed:
+            return self
+        return replace(self, checkpointed=self.checkpointed | entries)
+
+    def pruned(
+        self, is_shown: Callable[[str], bool], entries: AbstractSet[int]
+    ) -> "KubeletHistory":
+        """Return the history without most of the ended pods, once there are many of them.
+
+        A kubelet runs for months. What neither *is_shown* nor among the *entries* of the checkpoint
+        is forgotten at the second pruning in a row: an overtaken write may bring it back (K33).
+        """
+        if self.size < self.most:
+            return self
+        pods = self.listed | self.identified | self.freed
+        gone = frozenset(uid for uid in pods if not is_shown(uid))
+        gone_entries = self.checkpointed - entries
+        forgotten = gone & self.fading
+        result = replace(
+            self,
+            listed=self.listed - forgotten,
+            identified=self.identified - forgotten,
+            freed=self.freed - forgotten,
+            checkpointed=self.checkpointed - (gone_entries & self.fading_entries),
+            fading=gone - forgotten,
+            fading_entries=gone_entries - self.fading_entries,
+        )
+        return replace(result, most=result.size + MOST_GONE)

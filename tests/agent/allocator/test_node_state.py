@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator import snapshot
 from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.identity import _MOST_DEPARTED
 from agent.allocator.interfaces import Checkpoint, ListedPod
 from agent.allocator.node_state import NodeState
 from agent.allocator.resolver import LastCall
@@ -52,6 +54,42 @@ def test_equal_sources_make_no_other_snapshot() -> None:
     state.set_pods([POD], synced=True)
     state.apply_observation(*_observe(1), caught_up=True)
     assert state.snapshot is before
+
+
+def _observe_pods(state: NodeState, numbers: range) -> None:
+    for number in numbers:
+        name, held = f"p-{number}", {CORE: ids("GPU-0", [number % 100])}
+        checkpoint = Checkpoint({f"u-{name}": {"c0": held}})
+        state.set_pods([view(name)], synced=True)
+        state.apply_observation(checkpoint, [listed(name, c0=held)], caught_up=True)
+
+
+def test_ended_pods_are_forgotten_so_that_memory_does_not_grow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kubelet runs for months, and each pod has another UID."""
+    monkeypatch.setattr(snapshot, "MOST_GONE", 100)
+    state, sizes = _state(), []
+    for begin in range(0, 1500, 300):
+        _observe_pods(state, range(begin, begin + 300))
+        sizes.append(state._history.size)
+    assert max(sizes) < _MOST_DEPARTED + 3 * 100
+    assert f"u-p-{MANY * 5 - 1}" in state._history.listed
+
+
+def test_a_pod_is_remembered_as_long_as_a_source_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ``List`` has shown, and shows no more, has ended, however long its entry stays."""
+    monkeypatch.setattr(snapshot, "MOST_GONE", 10)
+    state, stays = _state(), {"u-stays": {"c0": {CORE: ids("GPU-1", [0])}}}
+    state.apply_observation(Checkpoint(stays), [listed("stays", c0=stays["u-stays"]["c0"])])
+    for number in range(MANY):
+        name = f"p-{number}"
+        held = {CORE: ids("GPU-0", [number % 100])}
+        checkpoint = Checkpoint({**stays, f"u-{name}": {"c0": held}})
+        state.set_pods([view(name)], synced=True)
+        state.apply_observation(checkpoint, [listed(name, c0=held)], caught_up=True)
+    assert "u-stays" in state._history.listed
+    assert state.snapshot.held[CORE] == held[CORE]
 
 
 # --- the saved state ------------------------------------------------------------------

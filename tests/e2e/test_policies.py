@@ -25,7 +25,7 @@ STAMPS = {
     NAMES.admission_order: "01700000000000000000-w1-00000000",
     NAMES.gpu_assigned: "false",
 }
-POLICIES = ("stamps", "records", "requests", "bindings")
+POLICIES = ("stamps", "records", "requests", "bindings", "resizes")
 
 
 class Gate:

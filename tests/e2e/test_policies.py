@@ -135,7 +135,7 @@ class Gate:
 
 
 def policies(name: str) -> list[Json]:
-    """Make the policies on new pods and Bindings reach no further than the namespace *name*."""
+    """Make the policies on pods and Bindings reach no further than the namespace *name*."""
     where = {"matchLabels": {"kubernetes.io/metadata.name": name}}
     made = []
     for each in deepcopy(base()):

@@ -192,8 +192,8 @@ def _identify_by_checkpoint(
 
     The entry of an ended pod may have the same slots (K29). That is excluded if the entry is new,
     or if ``List`` shows the container with exactly these slots: an agent that has just started
-    cannot tell whether an entry is new. A new entry does not prove a guess: it may be another
-    pod's.
+    cannot tell whether an entry is new. A new entry may be another pod's than a guess, unless
+    ``List`` shows a part of it with the name.
     """
     shown = {
         one.name: one.held
@@ -205,8 +205,9 @@ def _identify_by_checkpoint(
         old = before.owners(each.resource, each.ids)
         for owner in now.owners(each.resource, each.ids):
             uid, name = owner
-            is_new = owner not in old and not each.is_guess
-            proven = is_new or shown.get(name) == now.pods[uid][name]
+            held, listed = now.pods[uid][name], shown.get(name, {})
+            is_named = not each.is_guess or any(listed.get(one) == held[one] for one in held)
+            proven = (owner not in old and is_named) or listed == held
             info = pods.by_uid(uid)
             if (
                 proven

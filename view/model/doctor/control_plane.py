@@ -45,6 +45,7 @@ POLICIES = (
     "gpu-turnstile-node-annotations",
     "gpu-turnstile-pod-annotations",
     "gpu-turnstile-records",
+    "gpu-turnstile-resizes",
     "gpu-turnstile-requests",
     _STAMPS,
 )

@@ -75,7 +75,7 @@ def test_a_healthy_cluster_with_claims_has_no_problems() -> None:
     assert found["claims-replicas"] == "2 of 2 pods are ready"
     assert found["claims"] == "--claims on; 1 node with gpu-turnstile.io/mode=dra"
     assert found["resource-slices"] == "1 node: the same cards as in the inventory"
-    assert found["policies"] == "all 13 exist and have a binding"
+    assert found["policies"] == "all 14 exist and have a binding"
 
 
 def test_with_claims_alone_no_extender_is_missing() -> None:

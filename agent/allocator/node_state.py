@@ -284,7 +284,7 @@ class NodeState:
     def _leave(self, pod: CurrentPod) -> None:
         """Keep the slots allocated to a pod that no container holds now."""
         left = find_left(pod, self.snapshot)
-        if left.assignments:
+        if left.assignments and left not in self._left:
             self._left = (*self._left, left)
             self.update_snapshot()
 
@@ -388,11 +388,8 @@ class NodeState:
         if current is None or current.id != target.pod:
             found = self.snapshot.pod(target.pod)
             uid = found.uid if found is not None else target.pod.uid
-            earlier = self._earlier
             if current is not None and current.allocated:
                 self._earlier = current
-                if earlier is not None:
-                    self._leave(earlier)
             current = CurrentPod(target.pod, uid)
         name = target.container.name
         self.current = current.with_assignment(

@@ -124,17 +124,14 @@ class PreStartCall:
         return None
 
     def _find_shown(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
-        """Return the container that ``List`` shows with these slots, if one, of a known pod.
-
-        The kubelet gives what a pod requests, so an entry with other amounts is another pod's.
-        """
+        """Return the container that ``List`` shows with these slots, if one, of a known pod."""
         found = self.observer.find_holders(resource, ids)
         with self.state as state:
             pods = [
                 info
                 for entry, _ in found
                 for info in state.known.of_name(entry.key)
-                if entry.may_be(info) and not entry.contradicts(info)
+                if entry.may_be(info)
             ]
         if len(found) != 1 or len(pods) != 1:
             return None

@@ -231,7 +231,7 @@ def test_a_start_is_not_reported_with_the_name_of_a_guess(old_node: Node) -> Non
 
 
 def test_a_start_is_not_compared_with_an_earlier_pod_of_its_name(node: Node) -> None:
-    """The kubelet gives what a pod requests: an entry with other amounts is not that pod's."""
+    """An entry with other containers is not that pod's."""
     deleted = node.admit(make_pod("a", gpu(20, 2)))
     node.start(deleted)
     node.api.away = True
@@ -292,3 +292,17 @@ def test_a_name_that_was_listed_at_a_wrong_guess_is_not_confirmed(old_node: Node
     assert node.decision_log.refs("allocate") == ["a/init"] * 4
     found = {each.evidence for each in node.decision_log.everything}
     assert Evidence.WITNESS not in found
+
+
+def test_slots_that_stay_counted_are_kept_once_and_not_those_that_a_container_holds(
+    node: Node,
+) -> None:
+    """However often the node is observed before the kubelet frees them."""
+    refused = refused_elsewhere("refused", 10, 2)
+    first_batch(node, make_pod("runs", gpu(10, 4)), refused, make_pod("later", gpu(10, 4)))
+    for pod in (*node.kubelet.queue[:-1],):
+        node.admit(pod)
+    for _ in range(20):
+        node.now += 60
+        node.allocator.refresh()
+    assert len(node.allocator.state.snapshot.refused) == 1

@@ -348,10 +348,18 @@ class NodeState:
             self._history = self._history.with_ended(self.snapshot)
 
     def assume_free(self, resource: Resource, ids: frozenset[str]) -> None:
-        """Build the snapshot as if the kubelet had freed the pods that still seem to hold *ids*."""
+        """Build the snapshot as if the kubelet had freed the pods that still seem to hold *ids*.
+
+        A listed pod that only the checkpoint shows with them is another than the entry's.
+        """
         current = self.current.uid if self.current is not None else ""
         holders = (each for each in self.snapshot.changing if each.slots(resource) & ids)
-        freed = {each.uid for each in holders if each.listed is None and each.uid != current}
+        freed = {
+            each.uid
+            for each in holders
+            if each.uid != current
+            and (each.listed is None or (each.info is None and not each.shows_any(resource, ids)))
+        }
         self._history = replace(self._history, freed=self._history.freed | freed)
         self._built_of = None  # it does not have the history
         self.update_snapshot()

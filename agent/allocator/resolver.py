@@ -42,7 +42,8 @@ class LastCall:
         finished: pods whose admission has ended: they lacked devices, or had ended, while another
             pod was the target, or when a call was refused.
         fallback: the last call before this guess; it becomes valid again if *pod* was wrong.
-        ruled_out: pods that were wrongly guessed since *fallback*.
+        ruled_out: pods that were wrongly guessed since *fallback*, or likely refused without
+            ``List``.
         at_wrong_guess: *signatures* at the call of the latest of these guesses; ``None`` without
             one. That call was for a pod that ``List`` showed then, so a pod that it shows only
             since then was admitted later, and is likelier now (K1).
@@ -78,9 +79,13 @@ class LastCall:
         )
 
     def refused(self, snapshot: AllocationSnapshot) -> "LastCall":
-        """Return the state after a refusal: every listed pod that lacks devices is rejected."""
+        """Return the state after a refusal: every listed pod that lacks devices is rejected.
+
+        Without ``List`` that is only likely of the pod of the last call.
+        """
         if not snapshot.listing:
-            return self
+            ruled_out = self.ruled_out | ({self.pod} if self.pod is not None else set())
+            return replace(self, pod=None, guessed=True, ruled_out=ruled_out)
         rejected = self._finished_of(snapshot.listed_changing)
         return replace(
             self,
@@ -321,7 +326,9 @@ class _Tiers:
 
 def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
     if not snapshot.listing:
-        return _Tiers([each for each in snapshot.changing if each.may_be_target])
+        may_be = [each for each in snapshot.changing if each.may_be_target]
+        untried = [each for each in may_be if each.kubelet_id not in last_call.ruled_out]
+        return _Tiers(untried or may_be, old=may_be)
     new, last, old = list[SnapshotPod](), list[SnapshotPod](), list[SnapshotPod]()
     # A listed pod that was created after another one of its name was deleted: the admission of the
     # deleted one has ended (K1).

@@ -127,6 +127,13 @@ class SnapshotPod:
         entry = self.listed
         return entry is not None and any(one.held.get(resource) == ids for one in entry.containers)
 
+    def shows_any(self, resource: Resource, ids: frozenset[str]) -> bool:
+        """Return whether ``List`` shows one of its containers with some of *ids*."""
+        entry = self.listed
+        return entry is not None and any(
+            ids & one.held.get(resource, NOTHING) for one in entry.containers
+        )
+
     def find_lacking(self) -> ContainerDemand | None:
         """Return the first container that lacks devices; ``None`` without the pod's requests."""
         for each in self.info.demand.containers if self.info is not None else ():

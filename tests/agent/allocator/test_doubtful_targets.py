@@ -298,9 +298,9 @@ def test_slots_that_stay_counted_are_kept_once_and_not_those_that_a_container_ho
     node: Node,
 ) -> None:
     """However often the node is observed before the kubelet frees them."""
-    refused = refused_elsewhere("refused", 10, 2)
-    first_batch(node, make_pod("runs", gpu(10, 4)), refused, make_pod("later", gpu(10, 4)))
-    for pod in (*node.kubelet.queue[:-1],):
+    admitted = [make_pod("runs", gpu(10, 4)), refused_elsewhere("refused", 10, 2)]
+    first_batch(node, *admitted, make_pod("later", gpu(10, 4)))
+    for pod in admitted:
         node.admit(pod)
     for _ in range(20):
         node.now += 60

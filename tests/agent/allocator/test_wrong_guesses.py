@@ -5,7 +5,7 @@ import pytest
 from agent.allocator.corrections import correct_by_checkpoint, with_uid
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import Checkpoint
-from agent.errors import GrantError
+from agent.errors import GrantError, PlacementError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import (
@@ -105,6 +105,42 @@ def test_slots_reserved_by_an_agent_are_free_for_the_next_one_whatever_the_check
     node.allocator.refresh()
     node.call()
     assert node.decision_log.last.target == "a/main"
+
+
+def test_slots_reserved_by_an_agent_are_free_for_the_next_one_at_a_pod_that_seems_another(
+    node: Node,
+) -> None:
+    """The checkpoint lacks a new pod (K33), and has an ended one with some of the same slots."""
+    ended = node.admit(make_pod("ended", gpu(10, 2), gpu(10, 2, name="second")))
+    before = node.held(ended)
+    node.delete(ended)
+    node.kubelet.overtake()
+    pod = node.admit(make_pod("a", gpu(10, 2)))
+    assert node.held(pod) == before
+    node.begin(make_pod("b", gpu(10, 2)), MEMORY_FIRST)
+    node.call()
+    node.api.away = True
+    node.restart_agent()
+    node.allocator.refresh()
+    node.call()
+    assert node.decision_log.last.target == "b/main"
+
+
+@pytest.mark.parametrize("list_error", ["", "rate limited"])
+def test_a_pod_refused_without_list_is_the_least_likely_target(
+    old_node: Node, list_error: str
+) -> None:
+    """The old ``List`` still shows it; without ``List`` it seems to be the pod of the last call."""
+    later = [gpu(90, 12), gpu(100, 0, "b"), gpu(100, 0, "c")]
+    refused = make_pod("refused", init(20, 2), *later, at=2)
+    old_node.restart_agent()
+    old_node.list_error = "rate limited"
+    with pytest.raises(PlacementError):
+        old_node.admit(refused)
+    pod = make_pod("a", gpu(20, 2), at=1)
+    old_node.list_error = list_error
+    old_node.admit(pod)
+    assert old_node.decision_log.refs("allocate")[-2:] == ["a/main"] * 2
 
 
 def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earlier(

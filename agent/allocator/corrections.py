@@ -228,19 +228,29 @@ def _identify_by_api(
 ) -> CurrentPod | None:
     """Return the current pod as the only pod of the API that matches; ``None`` without one.
 
-    A pod matches if its containers request what was assigned, and no other entry was its.
+    A pod matches if its containers request what was assigned, and no other entry was its. A deleted
+    one may still be admitted (K20), but only if none with its name that the API shows matches.
     """
     same_name = [entry for entry in entries if entry.key == current.id.key]
     infos = [
         each
         for each in pods.of_name(current.id.key)
         if kubelet_uid(each) not in identified
-        and not pods.has_ended(each)
+        and not each.terminal
         and any(entry.may_be(each) for entry in same_name)
     ]
-    if len(infos) != 1 or not current.assignments:
+    shown = [each for each in infos if pods.is_shown(kubelet_uid(each))]
+    if len(shown) > 1 or not current.assignments:
         return None
-    (info,) = infos
+    found = [_as_pod(current, each, now) for each in shown]
+    if found in ([], [None]):
+        found = [_as_pod(current, each, now) for each in infos if each not in shown]
+    matching = [each for each in found if each is not None]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _as_pod(current: CurrentPod, info: PodInfo, now: Checkpoint) -> CurrentPod | None:
+    """Return the current pod as this pod; ``None`` if that requests other amounts."""
     uid = kubelet_uid(info)
     found: list[Assignment] = []
     for each in current.assignments:  # only now the pod's containers are known
@@ -253,7 +263,7 @@ def _identify_by_api(
         )
         name = next(lacking, None)
         if name is None:
-            return None  # another pod with its name, which requests other amounts
+            return None
         found.append(replace(each, container=name))
     return replace(current, id=info.id, uid=uid, assignments=tuple(found))
 

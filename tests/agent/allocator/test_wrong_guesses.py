@@ -296,6 +296,25 @@ def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: 
     assert last(node) == f"{first.uid}/second"
 
 
+def test_a_share_of_a_deleted_pod_is_not_split_though_its_successor_is_shown(
+    old_node: Node,
+) -> None:
+    """It requests something else; the deleted one is still being admitted (K20)."""
+    node = old_node
+    first = make_pod("a", gpu(30, 6, split=2))
+    node.bind(first, seen=False)
+    node.begin(first, MEMORY_FIRST)
+    node.api.remove(first)
+    node.kubelet.deleted_by_force(first)
+    node.serve(first, "main", MEMORY)
+    node.api.add(make_pod("a", gpu(50, 8)))
+    node.watch.deliver(1)
+    assert node.allocator.may_have_changed()
+    node.watch.deliver()
+    with pytest.raises(PlacementError, match="divided over 2 cards, but it holds devices of only"):
+        node.serve(first, "main", CORE)
+
+
 # --- pods that only the kubelet knows -----------------------------------------------------
 
 

@@ -67,7 +67,8 @@ class NodeState:
         self.snapshot = AllocationSnapshot()
         self.known = KnownPods()
         self._store = store
-        self.kubelet, self.current, self.last_call = saved_state.decode(store.load())
+        saved = saved_state.decode(store.load())
+        self.kubelet, self.current, self.last_call = saved.kubelet, saved.current, saved.last_call
         self._encoder = saved_state.Encoder()
         self.assigned_so_far = 0
         self.checkpoint: Checkpoint | None = None
@@ -79,13 +80,13 @@ class NodeState:
         self._offered: Offered = {}
         self._confirmed: frozenset[str] = frozenset()  # UIDs of certainly identified pods
         self._read: frozenset[Key] = frozenset()  # names read from the API since they are listed
-        self._history = KubeletHistory()
+        self._history = KubeletHistory(outlived=saved.outlived)
         if self.current is not None and self.current.confirmed:
             self._confirmed = frozenset({self.current.uid})
         self._synced = False
         self._plan: tuple[PodId, Plan] | None = None
         self._chosen_for: dict[frozenset[str], ContainerRef | None] = {}  # the newest is the last
-        self._unproven: frozenset[str] = frozenset()  # UIDs of pods that started without proof
+        self._unproven = saved.unproven  # UIDs of pods that started without proof
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -412,7 +413,13 @@ class NodeState:
         current = self.current
         if current is not None:
             current = replace(current, confirmed=current.uid in self._confirmed)
-        self._store.save(self._encoder.encode(self.kubelet, current, self.last_call))
+        self._store.save(
+            self._encoder.encode(
+                saved_state.SavedState(
+                    self.kubelet, current, self.last_call, self._unproven, self._history.outlived
+                )
+            )
+        )
 
     def refuse(self, pod: PodId | None) -> None:
         """Apply a refusal: the kubelet rejects the pod, and frees its slots."""
@@ -440,9 +447,11 @@ class NodeState:
             self.current = self.current.proven(container, resource)
 
     def note_unproven(self, pod: PodId) -> None:
-        """Store that a container of a pod starts, though the checkpoint may lack it (K33)."""
+        """Save that a container of a pod starts, though the checkpoint may lack it (K33)."""
         found = self.snapshot.pod(pod)
-        self._unproven |= {found.uid} if found is not None and found.uid else set()
+        if found is not None and found.uid not in {"", *self._unproven}:
+            self._unproven |= {found.uid}
+            self.save()
 
     def find_evidence(self, pod: PodId, container: str, resource: Resource) -> Evidence:
         """Return the evidence for the slots that a container holds."""

@@ -5,8 +5,8 @@ another kubelet instance, for which it is not valid. A file that cannot be read 
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.resolver import LastCall
@@ -15,18 +15,40 @@ from contract.resource import Resource
 from placement.pods import PodId
 
 
+class SavedState(NamedTuple):
+    """What one agent leaves to the next.
+
+    Attributes:
+        kubelet: the instance for which the rest is valid; ``None`` before the first one is known.
+        current: the current pod.
+        last_call: the state kept from the last call.
+        unproven: UIDs of pods that started without proof.
+        outlived: those that did so under the kubelet before.
+    """
+
+    kubelet: str | None = None
+    current: CurrentPod | None = None
+    last_call: LastCall = LastCall()
+    unproven: frozenset[str] = frozenset()
+    outlived: frozenset[str] = frozenset()
+
+
 class Encoder:
     """Encodes the state; the last call, with hundreds of names, is encoded only if it changes."""
 
     def __init__(self) -> None:
         self._last: tuple[LastCall, str] | None = None
 
-    def encode(self, kubelet: str | None, current: CurrentPod | None, last_call: LastCall) -> str:
-        """Return the state as one text; *kubelet* is the instance for which it is valid."""
-        if self._last is None or self._last[0] is not last_call:
-            self._last = last_call, json.dumps(_last_call_json(last_call))
-        pod = None if current is None else _current_json(current)
-        found = f'"kubelet": {json.dumps(kubelet)}, "current": {json.dumps(pod)}'
+    def encode(self, state: SavedState) -> str:
+        """Return the state as one text."""
+        if self._last is None or self._last[0] is not state.last_call:
+            self._last = state.last_call, json.dumps(_last_call_json(state.last_call))
+        pod = None if state.current is None else _current_json(state.current)
+        found = f'"kubelet": {json.dumps(state.kubelet)}, "current": {json.dumps(pod)}'
+        found += "".join(
+            f', "{name}": {json.dumps(sorted(uids))}'
+            for name, uids in (("unproven", state.unproven), ("outlived", state.outlived))
+        )
         return f'{{{found}, "last_call": {self._last[1]}}}'
 
 
@@ -59,15 +81,23 @@ def _last_call_json(last_call: LastCall) -> dict[str, object]:
     }
 
 
-def decode(text: str) -> tuple[str | None, CurrentPod | None, LastCall]:
+def decode(text: str) -> SavedState:
     """Decode a text of :class:`Encoder`; return an empty state for any other text."""
     try:
         raw = json.loads(text)
-        kubelet = None if raw["kubelet"] is None else str(raw["kubelet"])
-        current = None if raw["current"] is None else _read_current(raw["current"])
-        return kubelet, current, _read_last_call(raw["last_call"])
+        return SavedState(
+            None if raw["kubelet"] is None else str(raw["kubelet"]),
+            None if raw["current"] is None else _read_current(raw["current"]),
+            _read_last_call(raw["last_call"]),
+            _read_uids(raw.get("unproven", ())),  # an older agent did not write it
+            _read_uids(raw.get("outlived", ())),
+        )
     except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None, None, LastCall()
+        return SavedState()
+
+
+def _read_uids(raw: Iterable[Any]) -> frozenset[str]:
+    return frozenset(map(str, raw))
 
 
 def _read_current(raw: Mapping[str, Any]) -> CurrentPod:

@@ -207,7 +207,7 @@ class KubeletHistory:
     identified: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
     ended: frozenset[PodId] = frozenset()
-    outlived: AbstractSet[str] = frozenset()
+    outlived: frozenset[str] = frozenset()
     checkpointed: frozenset[int] = frozenset()
     fading: frozenset[str] = frozenset()
     fading_entries: frozenset[int] = frozenset()

@@ -120,9 +120,9 @@ class _SnapshotBuilder:
         if not listing:  # only the API shows pods that are not served yet
             there = {each.uid for each in found}
             found += [
-                SnapshotPod(info.id, kubelet_uid(info), info, None, {})
+                SnapshotPod(info.id, uid, info, None, {}, outlived=uid in context.history.outlived)
                 for info in self.known.shown
-                if kubelet_uid(info) not in there
+                if (uid := kubelet_uid(info)) not in there
             ]
         return AllocationSnapshot(tuple(found), listing, stable, self.known, context.refused)
 

@@ -15,7 +15,7 @@ from agent.allocator.identity import _MOST_DEPARTED
 from agent.allocator.interfaces import Checkpoint, ListedPod
 from agent.allocator.node_state import NodeState
 from agent.allocator.resolver import LastCall
-from agent.allocator.saved_state import Encoder, decode
+from agent.allocator.saved_state import Encoder, SavedState, decode
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.pods import PodId
@@ -129,12 +129,17 @@ def _last_calls(before: st.SearchStrategy[LastCall | None]) -> st.SearchStrategy
 
 @patient
 @given(
-    st.none() | _texts, st.none() | _current_pods, _last_calls(st.none() | _last_calls(st.none()))
+    st.builds(
+        SavedState,
+        st.none() | _texts,
+        st.none() | _current_pods,
+        _last_calls(st.none() | _last_calls(st.none())),
+        st.frozensets(_texts, max_size=2),
+        st.frozensets(_texts, max_size=2),
+    )
 )
-def test_a_saved_state_is_read_as_it_was_written(
-    kubelet: str | None, current: CurrentPod | None, last_call: LastCall
-) -> None:
-    assert decode(Encoder().encode(kubelet, current, last_call)) == (kubelet, current, last_call)
+def test_a_saved_state_is_read_as_it_was_written(state: SavedState) -> None:
+    assert decode(Encoder().encode(state)) == state
 
 
 CURRENT = CurrentPod(
@@ -149,7 +154,9 @@ CURRENT = CurrentPod(
 LAST_CALL = LastCall(
     pod_id("p"), {"default p c0": 1}, guessed=False, finished=frozenset({pod_id()})
 )
-TEXT = Encoder().encode("1:2", CURRENT, LAST_CALL)
+TEXT = Encoder().encode(
+    SavedState("1:2", CURRENT, LAST_CALL, frozenset({"u-a"}), frozenset({"u-b"}))
+)
 
 
 DAMAGES: list[Any] = [None, 0, "x", [], {}, [[]], [["a"]], {"a": 1}]
@@ -170,7 +177,7 @@ def _variants(value: Any) -> Iterator[Any]:
 def test_a_file_of_another_form_is_read_or_ignored_without_an_error() -> None:
     for each in _variants(json.loads(TEXT)):
         found = decode(json.dumps(each))
-        assert decode(Encoder().encode(*found)) == found
+        assert decode(Encoder().encode(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -187,4 +194,4 @@ def test_a_file_of_another_form_is_read_or_ignored_without_an_error() -> None:
     ],
 )
 def test_a_foreign_or_truncated_file_is_ignored(text: str) -> None:
-    assert decode(text) == (None, None, LastCall())
+    assert decode(text) == SavedState()

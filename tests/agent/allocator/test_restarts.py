@@ -320,3 +320,25 @@ def test_a_kubelet_with_the_other_form_of_list_needs_no_new_agent(active_only: b
         assert not node.decision_log.counts["corrected"]
     assert node.held(stays) == held
     assert_snapshot_is_true(node)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_pod_that_started_unproven_is_no_target_of_the_next_kubelet(
+    node: Node, restarts: int
+) -> None:
+    """It runs, though the checkpoint lacks its devices (K33), and no status says so yet."""
+    node.kubelet.overtake()
+    running = node.admit(make_pod("running", gpu(40, 4), at=1))
+    node.start(running)
+    pod = make_pod("a", gpu(40, 4), at=2)
+    node.bind(pod)
+    for _ in range(restarts):
+        node.restart_agent()
+    node.restart_kubelet()
+    for _ in range(restarts):
+        node.allocator.refresh()
+        node.restart_agent()
+    node.list_error = "down"
+    node.decision_log.take()
+    node.admit(pod)
+    assert set(node.decision_log.refs("allocate")) == {"a/main"}

@@ -65,8 +65,11 @@ def _deployed(settings: Settings) -> Iterator[Deployed]:
 
 
 def _patch(driver: Path) -> Json:
-    """Let the agent mount this folder into containers as the driver's."""
-    environment = [{"name": "GPU_TURNSTILE_DRIVER_DIR", "value": str(driver)}]
+    """Let the agent mount this folder as the driver's, and cards become healthy again soon."""
+    environment = [
+        {"name": "GPU_TURNSTILE_DRIVER_DIR", "value": str(driver)},
+        {"name": "GPU_TURNSTILE_RECOVERY_QUIET", "value": "10s"},
+    ]
     containers = [{"name": "agent", "env": environment}]
     patch = {
         "apiVersion": "apps/v1",

@@ -118,7 +118,8 @@ class NodeState:
     def set_kubelet(self, instance: str) -> None:
         """Set the kubelet instance; a new one admits every pod again, so the state is reset."""
         if self.kubelet not in {None, instance}:
-            self._history, self._unproven = KubeletHistory(outlived=self._unproven), frozenset()
+            history = KubeletHistory(outlived=self._unproven, first=self.known.uids)
+            self._history, self._unproven = history, frozenset()
             self.current, self._earlier, self.last_call = None, None, LastCall()
             self._left = ()
             self.listed, self._stable, self._built_of = None, StablePods(), None

@@ -69,8 +69,8 @@ class KubeletObserver:
         """Apply the running kubelet instance, and the pods that the API shows now; return it."""
         instance, pods = self.kubelet(), self.pods.pods()
         with self.state as state:
-            state.set_kubelet(instance)
             state.set_pods(pods, synced=self.pods.is_synced())
+            state.set_kubelet(instance)
         return instance
 
     def may_have_changed(self) -> bool:

@@ -197,6 +197,7 @@ class KubeletHistory:
             names, since a UID may not be known. They stay ended while ``List`` is unavailable.
         outlived: pods that started without proof under the kubelet before: they may run, though the
             checkpoint lacks their devices (K33).
+        first: pods that the API showed before this kubelet instance.
         checkpointed: the entries of the checkpoint so far, as ``Checkpoint.entries``.
         fading: the pods that no source showed at the last pruning.
         fading_entries: the entries that the checkpoint did not have then.
@@ -208,6 +209,7 @@ class KubeletHistory:
     freed: frozenset[str] = frozenset()
     ended: frozenset[PodId] = frozenset()
     outlived: frozenset[str] = frozenset()
+    first: AbstractSet[str] = frozenset()
     checkpointed: frozenset[int] = frozenset()
     fading: frozenset[str] = frozenset()
     fading_entries: frozenset[int] = frozenset()

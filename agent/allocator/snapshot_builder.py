@@ -120,7 +120,15 @@ class _SnapshotBuilder:
         if not listing:  # only the API shows pods that are not served yet
             there = {each.uid for each in found}
             found += [
-                SnapshotPod(info.id, uid, info, None, {}, outlived=uid in context.history.outlived)
+                SnapshotPod(
+                    info.id,
+                    uid,
+                    info,
+                    None,
+                    {},
+                    outlived=uid in context.history.outlived,
+                    first=uid in context.history.first,
+                )
                 for info in self.known.shown
                 if (uid := kubelet_uid(info)) not in there
             ]
@@ -172,6 +180,7 @@ class _SnapshotBuilder:
             each.sole,
             checkpointed,
             each.uid in self.context.history.outlived,
+            each.uid in self.context.history.first,
             tuple(
                 self._listed_pod(
                     MatchedEntry(each.entry, kubelet_uid(info), info, sure=False, sole=False)

@@ -47,6 +47,7 @@ class SnapshotPod:
             agent has not seen yet could have it: if the API rules that out, this pod is sure.
         checkpointed: the slots of its checkpoint entries.
         outlived: whether it is one of :attr:`agent.allocator.snapshot.KubeletHistory.outlived`.
+        first: whether it is one of :attr:`agent.allocator.snapshot.KubeletHistory.first`.
         namesakes: the other pods that its entry may be: each as if the entry was its own.
         kubelet_id: its name with the kubelet's UID, which differs for a static pod (K34).
         signature: the signature of its entry: another signature is another pod.
@@ -67,6 +68,7 @@ class SnapshotPod:
     sole: bool = True
     checkpointed: Containers = field(default_factory=dict)
     outlived: bool = False
+    first: bool = False
     namesakes: tuple["SnapshotPod", ...] = ()
     kubelet_id: PodId = field(init=False, compare=False)
     signature: Signature = field(init=False, compare=False)
@@ -144,8 +146,12 @@ class SnapshotPod:
 
     @property
     def rank(self) -> AdmissionRank:
-        """Its rank in the order of admission, if the API shows the pod."""
-        return self.info.rank if self.info is not None else UNKNOWN_RANK
+        """Its rank in the order of admission, if the API shows the pod.
+
+        A kubelet admits its first pods in the order of their creation (K1).
+        """
+        rank = self.info.rank if self.info is not None else UNKNOWN_RANK
+        return rank._replace(time_ns=rank.created_ns) if self.first else rank
 
     @property
     def may_run(self) -> bool:

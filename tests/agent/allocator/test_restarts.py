@@ -342,3 +342,21 @@ def test_a_pod_that_started_unproven_is_no_target_of_the_next_kubelet(
     node.decision_log.take()
     node.admit(pod)
     assert set(node.decision_log.refs("allocate")) == {"a/main"}
+
+
+@pytest.mark.parametrize("list_error", ["", "down"])
+def test_a_restarted_kubelet_admits_its_first_pods_in_the_order_of_their_creation(
+    old_node: Node, list_error: str
+) -> None:
+    """Not in the order of their binding, as before (K1); and another plugin refuses one."""
+    first = make_pod("created-first", gpu(10, 2), at=2)
+    second = make_pod("created-second", gpu(20, 2), at=1)
+    old_node.bind(first, second)
+    old_node.restart_kubelet()
+    old_node.list_error = list_error
+    if not list_error:
+        old_node.rejected(first)
+        first = second
+    old_node.begin(first, (MEMORY, CORE))
+    old_node.call()
+    assert old_node.decision_log.last.target == f"{first.name}/main"

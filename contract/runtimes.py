@@ -18,3 +18,8 @@ def cdi_problem(runtime: str) -> str:
     """Return why a container runtime reads no CDI specs; empty if it may read them."""
     found = _BEFORE_CDI.fullmatch(runtime)
     return f"containerd {found[1]} reads no CDI specs, 1.7 and newer do" if found else ""
+
+
+def may_read_cdi(runtime: str) -> bool:
+    """Return whether a container runtime is one that reads CDI specs in some version."""
+    return runtime.startswith(("containerd://", "cri-o://"))

@@ -72,7 +72,10 @@ class NodeStatus:
             "capacity": {**_OWN, **gone, **{r: str(n) for r, n in capacity.items()}},
             "allocatable": {**_OWN, **gone, **{r: str(n) for r, n in allocatable.items()}},
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
-            "nodeInfo": {"kubeletVersion": "v1.36.2"},
+            "nodeInfo": {
+                "kubeletVersion": "v1.36.2",
+                "containerRuntimeVersion": "containerd://2.3.4",
+            },
         }
         path = f"{NODES}/{self._name}/status"
         try:

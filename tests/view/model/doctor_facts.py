@@ -67,7 +67,8 @@ def node(
         cards = annotations[NAMES.gpu_cards]
         annotations[NAMES.gpu_cards] = cards.replace(f"GPU-{name}-1", f"MIG-{name}-1")
         offered["nvidia.com/mig-1g.5gb"] = "2"
-    made["status"] = {"allocatable": {**offered, "cpu": "3900m"}}
+    runtime = {"containerRuntimeVersion": "containerd://2.3.4"}
+    made["status"] = {"allocatable": {**offered, "cpu": "3900m"}, "nodeInfo": runtime}
     return read_node(made, NAMES)
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from contract.inventory import NOTHING
 from contract.names import Names
 from contract.other_systems import NVIDIA
-from contract.runtimes import cdi_problem
+from contract.runtimes import cdi_problem, may_read_cdi
 from contract.text import format_count
 from placement.cluster.nodes import Problem
 from view.model.doctor.facts import (
@@ -195,6 +195,9 @@ def check_cdi(facts: Facts) -> Iterator[Finding]:
         if problem := cdi_problem(each.runtime):
             text = f"GPU pods are refused, because {problem}"
             found.add(Level.ERROR, each.node.name, text, _RUNTIME)
+        elif not may_read_cdi(each.runtime):
+            text = f"whether the container runtime reads CDI specs: {each.runtime or 'no version'}"
+            found.add(Level.UNKNOWN, each.node.name, text, _RUNTIME)
     if need:
         yield from found.findings(f"{format_count(len(need), 'node')}: no runtime is too old")
 

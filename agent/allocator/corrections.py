@@ -279,3 +279,17 @@ def is_of_another_pod(corrections: Sequence[Correction]) -> bool:
         right != guessed if guessed.uid else right.name and right.key != guessed.key
         for guessed, right in pods
     )
+
+
+def find_namesake(
+    guessed: CurrentPod, corrections: Sequence[Correction], entries: Iterable[ListedPod]
+) -> PodId | None:
+    """Return the pod that got the slots of a guess, by the kubelet's UID, if it has its name.
+
+    The API does not show it any more. The guessed one was not admitted before it, so its own calls
+    may still come.
+    """
+    uids = {each.proven.pod.uid for each in corrections if not each.proven.pod.name}
+    if len(uids) != 1 or not any(guessed.is_shown_by(entry) for entry in entries):
+        return None
+    return PodId(*guessed.id.key, *uids)

@@ -18,6 +18,7 @@ from agent.allocator.corrections import (
     correct_by_checkpoint,
     correct_by_list,
     correct_by_offer,
+    find_namesake,
     is_disproved,
     is_of_another_pod,
     with_uid,
@@ -268,7 +269,11 @@ class NodeState:
         )
         if is_of_another_pod(found):
             self._plan = None
-            self.last_call = self.last_call.corrected(self._proven_pod(current, found))
+            namesake = find_namesake(current, found, self.listed or ())
+            if namesake is not None:
+                self.last_call = replace(self.last_call, pod=namesake, guessed=False)
+            else:
+                self.last_call = self.last_call.corrected(self._proven_pod(current, found))
         return found
 
     def _proven_pod(self, current: CurrentPod, corrections: Sequence[Correction]) -> PodId | None:

@@ -296,6 +296,23 @@ def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: 
     assert last(node) == f"{first.uid}/second"
 
 
+def test_a_pod_is_still_admitted_though_its_predecessor_was_taken_for_it(old_node: Node) -> None:
+    """The checkpoint proves that its predecessor got the slots that ``List`` shows at the name."""
+    node = old_node
+    containers = gpu(30, 8), PLAIN
+    first, second = make_pod("a", *containers), make_pod("a", *containers)
+    node.bind(first, seen=False)
+    node.begin(first)
+    node.api.remove(first)
+    node.kubelet.deleted_by_force(first)
+    node.bind(second, seen=False)
+    node.admit(first)
+    assert last(node) == f"{second.uid}/main"
+    node.admit(second)
+    assert last(node) == f"{second.uid}/main"
+    assert node.decision_log.refs("prefer")[-2:] == ["a/main"] * 2
+
+
 def test_a_share_of_a_deleted_pod_is_not_split_though_its_successor_is_shown(
     old_node: Node,
 ) -> None:

@@ -327,8 +327,8 @@ class _Tiers:
 def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
     if not snapshot.listing:
         may_be = [each for each in snapshot.changing if each.may_be_target]
-        untried = [each for each in may_be if each.kubelet_id not in last_call.ruled_out]
-        return _Tiers(untried or may_be, old=may_be)
+        over = last_call.finished | last_call.ruled_out
+        return _Tiers([each for each in may_be if each.kubelet_id not in over], old=may_be)
     new, last, old = list[SnapshotPod](), list[SnapshotPod](), list[SnapshotPod]()
     # A listed pod that was created after another one of its name was deleted: the admission of the
     # deleted one has ended (K1).

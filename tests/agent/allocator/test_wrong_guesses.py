@@ -126,19 +126,24 @@ def test_slots_reserved_by_an_agent_are_free_for_the_next_one_at_a_pod_that_seem
     assert node.decision_log.last.target == "b/main"
 
 
-@pytest.mark.parametrize("list_error", ["", "rate limited"])
-def test_a_pod_refused_without_list_is_the_least_likely_target(
-    old_node: Node, list_error: str
-) -> None:
-    """The old ``List`` still shows it; without ``List`` it seems to be the pod of the last call."""
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("rate limited", ""), ("rate limited", "rate limited"), ("", "rate limited")],
+)
+def test_a_refused_pod_is_the_least_likely_target(old_node: Node, before: str, after: str) -> None:
+    """The old ``List`` still shows it, and without ``List`` it seems to be that of the last call.
+
+    The watch has not shown the target yet.
+    """
     later = [gpu(90, 12), gpu(100, 0, "b"), gpu(100, 0, "c")]
     refused = make_pod("refused", init(20, 2), *later, at=2)
     old_node.restart_agent()
-    old_node.list_error = "rate limited"
+    old_node.list_error = before
     with pytest.raises(PlacementError):
         old_node.admit(refused)
     pod = make_pod("a", gpu(20, 2), at=1)
-    old_node.list_error = list_error
+    old_node.bind(pod, seen=False)
+    old_node.list_error = after
     old_node.admit(pod)
     assert old_node.decision_log.refs("allocate")[-2:] == ["a/main"] * 2
 

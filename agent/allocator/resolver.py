@@ -124,10 +124,12 @@ class LastCall:
 
         *pod* is the pod, by the kubelet's UID, for which it certainly was; ``None`` if unknown.
         """
-        if pod is None or not self.guessed or self.pod is None or self.fallback is None:
+        if pod is None or not self.guessed or self.pod is None:
             return self.before_wrong_guess()
-        # The guessed pod was listed before *pod*, or with it: its admission has ended (K1).
-        finished = (self.finished | {self.pod}) - {pod}
+        # The guessed pod was listed before *pod*, or with it: its admission has ended (K1). If it
+        # was guessed without List, its calls may still come.
+        over = set() if self.fallback is None else {self.pod}
+        finished = (self.finished | over) - {pod}
         return replace(self, pod=pod, guessed=False, finished=finished, fallback=None)
 
     def forget_unlisted(self, snapshot: AllocationSnapshot) -> "LastCall":
@@ -229,6 +231,7 @@ class Resolution:
         info: its pod in the API; ``None`` if only the kubelet knows it.
         evidence: ``witness`` or ``order``.
         rivals: the other containers that may be the target, the likeliest first.
+        running: those of running pods, which are less likely than *rivals*.
         sole: whether no container but this one may be the target, not even of a running pod.
     """
 
@@ -237,6 +240,7 @@ class Resolution:
     info: PodInfo | None
     evidence: Evidence
     rivals: tuple["Resolution", ...] = field(default=(), compare=False)
+    running: tuple["Resolution", ...] = field(default=(), compare=False)
     sole: bool = field(default=True, compare=False)
 
     @property
@@ -280,11 +284,14 @@ def resolve(
             # even if the call names an init container's slots: their owner may be a guess itself.
             rivalled = any(next_container(request, each) for each in tiers.unfinished)
             evidence = Evidence.WITNESS if only_sure_match and not rivalled else Evidence.ORDER
+            running = [one for one in known if one not in candidates]
             first, *rivals = (
-                Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
+                Resolution(pod.id, container, pod.info, evidence)
+                for pod, container in (*candidates, *running)
             )
+            least = len(candidates) - 1
             return replace(
-                first, rivals=tuple(rivals), sole=not rivals and len(likeliest) == len(known)
+                first, rivals=(*rivals[:least],), running=(*rivals[least:],), sole=not rivals
             )
     raise ResolutionError(_explain_failure(request, snapshot))
 

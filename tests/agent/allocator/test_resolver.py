@@ -136,6 +136,18 @@ def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_
     assert at_refusal is None, "a refusal ends all admissions before it"
 
 
+@pytest.mark.parametrize("blind", [False, True])
+def test_the_pod_that_a_correction_proves_is_admitted_and_the_guess_is_over_unless_blind(
+    blind: bool,
+) -> None:
+    """Without ``List`` the guessed pod may not be listed yet."""
+    fallback = None if blind else STARTED
+    guessed = LastCall(VIEW_A.id, {}, finished=frozenset({VIEW_B.id}), fallback=fallback)
+    found = guessed.corrected(VIEW_B.id)
+    assert (found.pod, found.guessed) == (VIEW_B.id, False)
+    assert found.finished == (set() if blind else {VIEW_A.id})
+
+
 THREE = view("p", container("i", 20, 2, kind=INIT), container("c0"), container("c1", 30, 4))
 NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))
 

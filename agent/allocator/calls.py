@@ -126,7 +126,7 @@ class _ResolvedCall:
             request = _request(call, snapshot)
             target = call.target = resolve(request, snapshot, before, last_resort=last_resort)
             refusals: list[Refusal] = []
-            for each in (target, *target.rivals, *target.running):
+            for each in (target, *target.rivals):
                 guessed = each.evidence is Evidence.ORDER
                 as_of = state.set_last_call(before.after(snapshot, each.pod, guessed=guessed))
                 try:

@@ -231,7 +231,6 @@ class Resolution:
         info: its pod in the API; ``None`` if only the kubelet knows it.
         evidence: ``witness`` or ``order``.
         rivals: the other containers that may be the target, the likeliest first.
-        running: those of running pods, which are less likely than *rivals*.
         sole: whether no container but this one may be the target, not even of a running pod.
     """
 
@@ -240,7 +239,6 @@ class Resolution:
     info: PodInfo | None
     evidence: Evidence
     rivals: tuple["Resolution", ...] = field(default=(), compare=False)
-    running: tuple["Resolution", ...] = field(default=(), compare=False)
     sole: bool = field(default=True, compare=False)
 
     @property
@@ -284,14 +282,11 @@ def resolve(
             # even if the call names an init container's slots: their owner may be a guess itself.
             rivalled = any(next_container(request, each) for each in tiers.unfinished)
             evidence = Evidence.WITNESS if only_sure_match and not rivalled else Evidence.ORDER
-            running = [one for one in known if one not in candidates]
             first, *rivals = (
-                Resolution(pod.id, container, pod.info, evidence)
-                for pod, container in (*candidates, *running)
+                Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
             )
-            least = len(candidates) - 1
             return replace(
-                first, rivals=(*rivals[:least],), running=(*rivals[least:],), sole=not rivals
+                first, rivals=tuple(rivals), sole=not rivals and len(likeliest) == len(known)
             )
     raise ResolutionError(_explain_failure(request, snapshot))
 

@@ -14,6 +14,7 @@ KUBELET, RUNTIME, PROXY, CARDS = "kubelet", "runtime", "proxy", "cards"
 _INTERRUPTED = "the start was interrupted"
 _NOT_REGISTERED = "the kubelet did not know the devices"
 _LOST = "the connection to the plugin was lost"
+_UNKNOWN = "the runtime did not know the container any more"
 _NO_ROOM = "no card fits"
 _CLASSES: tuple[tuple[str, str, frozenset[str]], ...] = (
     # gpu-turnstile's own texts first: they are inside those of the kubelet.
@@ -26,6 +27,7 @@ _CLASSES: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("failed to create shim", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
     ("signal: killed", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
     ("context canceled", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
+    ("Unknown 255", _UNKNOWN, frozenset({RUNTIME})),  # containerd's unknownExitCode
     ("client connection is closing", _LOST, frozenset({KUBELET, PROXY})),
     ("error reading from server", _LOST, frozenset({PROXY})),
     ("connection refused", _LOST, frozenset({PROXY})),

@@ -99,12 +99,15 @@ class LastCall:
         """Return the pods whose admission has ended, given that the call was for none of *pods*.
 
         This includes ended pods: once their entries leave the checkpoint, they look like waiting
-        ones.
+        ones. An entry that may be another pod's with its name says nothing about a pod that has
+        got no slots so far.
         """
         return frozenset(
             each.kubelet_id
             for each in pods
-            if each.lacks or each.ended or each.kubelet_id in self.finished
+            if each.ended
+            or each.kubelet_id in self.finished
+            or (each.lacks and (each.sure or each.info is None or each.held or each.checkpointed))
         )
 
     def before_wrong_guess(self) -> "LastCall":

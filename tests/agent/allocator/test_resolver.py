@@ -148,6 +148,15 @@ def test_the_pod_that_a_correction_proves_is_admitted_and_the_guess_is_over_unle
     assert found.finished == (set() if blind else {VIEW_A.id})
 
 
+def test_the_entry_of_another_pod_with_its_name_says_nothing_about_a_pod() -> None:
+    """The entry of a pod that was deleted by force stays a while (K20)."""
+    unsure = replace(B, sure=False)
+    served = replace(unsure, checkpointed={"c0": FULL})
+    assert LastCall().after(snapshot_of(A_FULL, unsure), VIEW_A.id, guessed=False).finished == set()
+    assert LastCall().refused(snapshot_of(unsure)).finished == set()
+    assert LastCall().refused(snapshot_of(served)).finished == {VIEW_B.id}
+
+
 THREE = view("p", container("i", 20, 2, kind=INIT), container("c0"), container("c1", 30, 4))
 NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))
 

@@ -5,6 +5,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
+from itertools import filterfalse
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ from view.model.doctor.facts import (
 from view.model.doctor.objects import (
     GpuPods,
     component_of,
+    is_ending,
     is_ready,
     is_starting,
     parse_time,
@@ -130,7 +132,12 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         now=datetime.now(UTC),
         domain=names.domain,
         version=version,
-        programs=_derive(pods, lambda pods: _programs(client, pods, names)),
+        programs=_derive(
+            pods, lambda pods: _programs(client, [*filterfalse(is_ending, pods)], names)
+        ),
+        ending=_derive(
+            pods, lambda pods: [read_program(each, "") for each in filter(is_ending, pods)]
+        ),
         daemonsets=_derive(
             daemonsets, lambda found: {name: read_daemonset(each) for name, each in found.items()}
         ),
@@ -180,7 +187,7 @@ def _metrics(
 ) -> Mapping[str, Mapping[str, OrUnread[Samples]]]:
     """Read the metrics of our programs: by node on GPU nodes, else by pod."""
     targets: list[tuple[str, str, Json]] = []
-    for pod in sorted(pods, key=is_ready, reverse=True):
+    for pod in sorted(filterfalse(is_ending, pods), key=is_ready, reverse=True):
         component, node = component_of(pod), pod["spec"].get("nodeName") or ""
         on_node = component in (AGENT, PROXY)
         if component in _FACT_OF_PROGRAM and node and not (on_node and only not in (None, node)):
@@ -192,8 +199,8 @@ def _metrics(
         part: {} for part in _FACT_OF_PROGRAM.values()
     }
     for (part, key, _), samples in zip(targets, pool.map(_maybe, reads), strict=True):
-        # Of two pods on a node one is stopping, or cannot start: keep the metrics that could be
-        # read, first those of a pod that is ready.
+        # Of two pods on a node one is not ready yet: keep the metrics that could be read, first
+        # those of a pod that is ready.
         if isinstance(found[part].get(key, UnreadSource("")), UnreadSource):
             found[part][key] = samples
     return found

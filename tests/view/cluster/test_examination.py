@@ -323,6 +323,34 @@ def test_a_pod_without_an_address_gets_no_request(api: FakeApi) -> None:
     assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
 
 
+PROGRAMS = ["agent", "proxy", "webhook", "kube-scheduler", "scheduler", "claims"]
+
+
+@pytest.mark.parametrize("component", PROGRAMS)
+@pytest.mark.parametrize("how", ["ready", "not ready", "evicted"])
+def test_an_ending_pod_of_ours_changes_no_finding(api: FakeApi, component: str, how: str) -> None:
+    """A rollout is over when its last old pod begins to end, which takes up to 30 seconds."""
+    accepts = 'gpu_turnstile_webhook_accepts{system="hami"} 1\n'
+    (webhook,) = [path for path in api.responses if "https%3Aw%3A8443" in path]
+    api.responses[webhook] += accepts
+    hook = {"name": "dialects.gpu-turnstile.io", "clientConfig": {"caBundle": "QQ=="}}
+    api.responses[f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile"]["webhooks"] += [hook]
+    before = run(api)
+    namespace = "gpu-turnstile-node" if component in ("agent", "proxy") else "gpu-turnstile"
+    old = pod(namespace, "old", component, 8443)
+    if how == "evicted":
+        old["status"] |= {"phase": "Failed", "reason": "Evicted"}
+    else:
+        old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    old["spec"]["containers"][0]["image"] = "image:0"
+    old["status"]["conditions"][0]["status"] = str(how == "ready")
+    api.responses[SYSTEM_PODS if namespace == "gpu-turnstile" else NODE_PODS].insert(0, old)
+    path = f"/api/v1/namespaces/{namespace}/pods/https%3Aold%3A8443/proxy/metrics"
+    api.responses[path] = "gpu_turnstile_agent_registered 0\n"
+    assert run(api) == before
+    assert not any("no --accept" in each.text for each in before)
+
+
 def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
     api.responses[AGENT_METRICS] = Unavailable("no route")
     facts = read(api)

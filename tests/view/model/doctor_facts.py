@@ -140,6 +140,7 @@ HEALTHY = Facts(
     version="v1.36.2",
     nodes=[node()],
     programs=HEALTHY_PROGRAMS,
+    ending=[],
     mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=True)],
     policies=BOUND,
     dry_run=DryRun(stamped=True),

@@ -176,6 +176,9 @@ def test_an_extender_without_pods_is_not_reported_as_not_installed() -> None:
         "extender-lease error: it has no leader: it binds no pods",
         "extender-asked unknown: the metrics of no replica were read",
     ]
+    (found,) = problems(programs=without("webhook"), ending=[pod("webhook", "w", due=NOW)])
+    missing = "Deployment gpu-turnstile-webhook has no pods, or is missing"
+    assert found == f"webhook-replicas error: {missing}; 1 pod ending or ended"
 
 
 def test_the_policies_are_those_that_are_installed() -> None:

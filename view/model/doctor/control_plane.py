@@ -314,7 +314,9 @@ def check_replicas(facts: Facts, component: str) -> Iterator[Finding]:
     ready = sum(each.ready for each in pods)
     text = f"{ready} of {len(pods)} pods are ready"
     if not pods:
+        ending = sum(each.component == component for each in require(facts.ending))
         text = f"Deployment {component} has no pods, or is missing"
+        text += f"; {format_count(ending, 'pod')} ending or ended" if ending else ""
     if ready and ready == len(pods):
         yield ok(text)
         return

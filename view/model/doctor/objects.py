@@ -51,6 +51,12 @@ def is_ready(pod: _Object) -> bool:
     return find_condition(_status(pod), "Ready").get("status") == "True"
 
 
+def is_ending(pod: _Object) -> bool:
+    """Return whether a pod is being deleted or has ended: its controller makes another one."""
+    ended = _status(pod).get("phase") in ("Succeeded", "Failed")
+    return ended or bool(pod["metadata"].get("deletionTimestamp"))
+
+
 def is_starting(pod: _Object) -> bool:
     """Return whether a container of a pod is being created: only Events say what it waits for."""
     return any(each.reason in _BEFORE_START for each in read_statuses(_status(pod)))
@@ -69,7 +75,7 @@ def read_program(pod: _Object, warning: str) -> ProgramPod:
         ready=ready,
         why="" if ready else _not_ready_reason(_status(pod), warning),
         created=parse_time(metadata.get("creationTimestamp")),
-        ending=bool(metadata.get("deletionTimestamp")),
+        due=parse_time(metadata.get("deletionTimestamp")),
         since=parse_time(since) if ready else None,
     )
 

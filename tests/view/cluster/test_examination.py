@@ -17,8 +17,10 @@ from tests.view import scenes
 from tests.view.cluster.conftest import (
     ADMISSION,
     AGENT_METRICS,
+    CLASS,
     DAEMONSETS,
     FAILED,
+    KUEUE,
     NODE_PODS,
     OWN_LEASE,
     SYSTEM_PODS,
@@ -220,9 +222,8 @@ def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeA
 
 # --- Dynamic Resource Allocation ---------------------------------------------------------
 
-SLICES, CLASS = (
-    f"/apis/resource.k8s.io/v1/{each}"
-    for each in ("resourceslices", "deviceclasses/gpu.tencent.com")
+SLICES, TEMPLATES = (
+    f"/apis/resource.k8s.io/v1/{each}" for each in ("resourceslices", "resourceclaimtemplates")
 )
 
 
@@ -251,14 +252,84 @@ def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
     assert (found.level, found.text) == ("ok", "1 node: the same cards as in the inventory")
 
 
-def test_a_cluster_without_dra_has_no_findings_about_it(api: FakeApi) -> None:
-    """Before 1.34 the API server responds 404 to every request of that group."""
-    missing = Rejected(404, "the server could not find the requested resource")
-    api.responses |= {SLICES: missing, CLASS: missing}
+MISSING = Rejected(404, "the server could not find the requested resource")
+DENIED_TO_U = Rejected(403, 'is forbidden: User "u" cannot list resource')
+
+
+def served(*versions: str) -> dict[str, Any]:
+    """An API group as discovery shows it to every user."""
+    return {"versions": [{"version": each} for each in versions]}
+
+
+@pytest.mark.parametrize(
+    ("response", "group"),
+    [(MISSING, served("v1")), (DENIED_TO_U, MISSING), (DENIED_TO_U, served("v1beta2", "v1beta1"))],
+)
+def test_a_cluster_without_dra_has_no_findings_about_it(
+    api: FakeApi, response: Rejected, group: object
+) -> None:
+    """The API server responds 404 to every request of that group, or 403 to most users."""
+    api.responses |= dict.fromkeys((SLICES, TEMPLATES, CLASS), response)
+    api.responses["/apis/resource.k8s.io"] = group
     facts = read(api)
-    assert (facts.slices, facts.device_class) == (None, False)
-    checks = {each.check for each in run(api)}
-    assert checks.isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
+    assert (facts.slices, facts.device_class, facts.templates) == (None, False, [])
+    checks = {each.check: each.text for each in run(api)}
+    assert checks.keys().isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
+    assert checks["leftovers"] == "none"
+
+
+def test_templates_that_may_not_be_read_are_not_absent(api: FakeApi) -> None:
+    api.responses[TEMPLATES] = DENIED_TO_U
+    assert read(api).templates == UnreadSource(str(DENIED_TO_U))
+    template = {"metadata": {"namespace": "team", "name": "gpu-turnstile-0"}}
+    api.responses[TEMPLATES] = [template, template]
+    (found,) = run(api, "leftovers")
+    assert found.text.endswith("would sweep 2 ResourceClaimTemplates (namespaces team)")
+
+
+OURS, LENT = ["tencent.com/vcuda-memory"], {"cohortName": "gpus"}
+
+
+@pytest.mark.parametrize(
+    ("resources", "spec", "found"),
+    [
+        (OURS, {}, ""),
+        (["cpu", *OURS], {"preemption": {"withinClusterQueue": "Never"}} | LENT, ""),
+        (OURS, {"preemption": {"reclaimWithinCohort": "Any"}}, ""),
+        (
+            OURS,
+            {"preemption": {"withinClusterQueue": "LowerOrNewerEqualPriority"}},
+            "withinClusterQueue: LowerOrNewerEqualPriority",
+        ),
+        (OURS, {"preemption": {"reclaimWithinCohort": "Any"}} | LENT, "reclaimWithinCohort: Any"),
+        (
+            OURS,
+            {"preemption": {"borrowWithinCohort": {"policy": "LowerPriority"}}, "cohort": "gpus"},
+            "borrowWithinCohort: LowerPriority",
+        ),
+        (["cpu", "nvidia.com/gpu"], {"preemption": {"withinClusterQueue": "LowerPriority"}}, None),
+    ],
+)
+def test_queues_of_kueue_are_read_by_the_preferred_version(
+    api: FakeApi, resources: list[str], spec: dict[str, Any], found: str | None
+) -> None:
+    """``v1beta1`` has ``cohort``, ``v1beta2`` ``cohortName``."""
+    spec["resourceGroups"] = [{"coveredResources": ["memory"]}, {"coveredResources": resources}]
+    queue = {"metadata": {"name": "q"}, "spec": spec}
+    api.responses |= {
+        KUEUE: served("v1beta2", "v1beta1"),
+        f"{KUEUE}/v1beta2/clusterqueues": [queue],
+    }
+    assert read(api).queues == ({} if found is None else {"q": found})
+
+
+def test_queues_that_may_not_be_read_are_unknown_and_without_kueue_there_are_none(
+    api: FakeApi,
+) -> None:
+    assert run(api, "kueue") == []
+    api.responses |= {KUEUE: served("v1beta2"), f"{KUEUE}/v1beta2/clusterqueues": DENIED_TO_U}
+    (found,) = run(api, "kueue")
+    assert (found.level, found.text) == (Level.UNKNOWN, str(DENIED_TO_U))
 
 
 def test_forbidden_slices_are_unknown_only_if_claims_are_served(api: FakeApi) -> None:

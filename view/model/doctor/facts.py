@@ -244,6 +244,14 @@ class Facts:
         "the ResourceSlices of our driver; ``None`` if ``resource.k8s.io/v1`` is not served.",
     ]
     device_class: Annotated[OrUnread[bool], "whether our DeviceClass exists."]
+    templates: Annotated[
+        OrUnread[Sequence[str]], "for each ResourceClaimTemplate of ours, its namespace."
+    ]
+    queues: Annotated[
+        OrUnread[Mapping[str, str] | None],
+        "for each ClusterQueue of Kueue with our resources, for whom it evicts pods, empty if for "
+        "nobody; ``None`` without Kueue.",
+    ]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
     proxy_starts: Annotated[
         OrUnread[Mapping[str, datetime]], "when the newest proxy of each node started, by node."

@@ -165,6 +165,28 @@ def read_managed(kind: str, obj: _Object) -> ManagedObject:
     )
 
 
+def read_queue(obj: _Object, names: Names) -> tuple[str, str] | None:
+    """Read a ClusterQueue of Kueue (``v1beta1`` and ``v1beta2``).
+
+    Returns:
+        Its name, and for whom it evicts other pods, in the words of ``spec.preemption``: without a
+        cohort only its own. ``None`` if it has none of our resources.
+    """
+    spec = obj["spec"]
+    groups = spec.get("resourceGroups") or ()
+    if not any(names.resources.keys() & set(each["coveredResources"]) for each in groups):
+        return None
+    given = spec.get("preemption") or {}
+    policies = {"withinClusterQueue": given.get("withinClusterQueue")}
+    if spec.get("cohortName") or spec.get("cohort"):
+        policies["reclaimWithinCohort"] = given.get("reclaimWithinCohort")
+        policies["borrowWithinCohort"] = (given.get("borrowWithinCohort") or {}).get("policy")
+    found = (
+        f"{key}: {policy}" for key, policy in policies.items() if policy not in (None, "Never")
+    )
+    return obj["metadata"]["name"], ", ".join(found)
+
+
 # --- GPU pods ---------------------------------------------------------------------------
 
 

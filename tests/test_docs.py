@@ -130,7 +130,9 @@ def templates() -> str:
                 parts = node.values if isinstance(node, ast.JoinedStr) else [node]
                 texts = [each.value if isinstance(each, ast.Constant) else "\0" for each in parts]
                 if id(node) not in no_texts and all(isinstance(each, str) for each in texts):
-                    found.append(" ".join(re.sub(r"\{\w*\}", "\0", "".join(texts)).split()))
+                    found.append(
+                        " ".join(re.sub(r"\{\w*\}", "\0", "".join(map(str, texts))).split())
+                    )
     return "\n".join(found)
 
 

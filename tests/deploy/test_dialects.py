@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -111,10 +111,11 @@ def test_exactly_the_names_that_are_read_are_in_the_table_and_reach_the_webhook(
     instances = {f"{table.prefix}1g.10gb"} if table.prefix else set()
     resources = sorted({*table.resources} | instances)
     annotations = sorted({*table.requests} | ({f"{table.claims}claim"} if table.claims else set()))
-    for names, make in (
+    makers: list[tuple[list[str], Callable[[str], Json]]] = [
         (resources, lambda name: _pod({name: "1"})),
         (annotations, lambda name: _pod(annotations={name: "1"})),
-    ):
+    ]
+    for names, make in makers:
         for name in NAMES:
             is_read = bool(read_dialects(make(name), {dialect}, path=""))
             what = f"{dialect}: {name}, which its reader {'reads' if is_read else 'does not read'}"

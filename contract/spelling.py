@@ -23,7 +23,7 @@ from contract.workloads import template_of
 
 _VCUDA = "vcuda"
 _MARKS = (_VCUDA, "gpu", MIG_PREFIX)
-"""Every resource checked here contains one of these, in upper or lower case."""
+"""Every misspelt resource contains one of these, in upper or lower case."""
 
 _INTENDED = {"vcuda": Resource.CORE, "vcuda-mem": Resource.MEMORY}
 """The intended resource, for misspelt names that are not similar enough."""
@@ -248,7 +248,8 @@ def _candidates(spec: object, names: Names, path: str) -> Iterator[tuple[str, st
             for name, value in counts.items():
                 if name in ours or not isinstance(name, str) or len(name) > _LONGEST_NAME:
                     continue
-                if any(each in name.lower() for each in _MARKS) and parse_quantity(value) != 0:
+                marked = name in RESOURCES or any(each in name.lower() for each in _MARKS)
+                if marked and parse_quantity(value) != 0:
                     yield f"{path}.{field}[{index}].resources", listing, name, value
 
 

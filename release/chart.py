@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
+from contract.other_systems import Dialect
 from release.manifests import IMAGE, PROXY_IMAGE, kustomize
 
 Json: TypeAlias = dict[str, Any]
@@ -110,10 +111,13 @@ def files(deploy: Path, *, version: str, image: str = "", proxy_image: str = "")
         "home": "https://github.com/gpu-turnstile/gpu-turnstile",
     }
     values = (chart / "values.yaml").read_text(encoding="utf-8")
+    values = values.replace("@dialects@", ", ".join(Dialect))
     for key, given in (("image", image), ("proxyImage", proxy_image)):
         values = _with_image(values, key, given) if given else values
     schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
     schema["properties"] |= _properties(switches, workloads)
+    dialects = schema["properties"]["dialects"]["properties"]["accept"]["items"]
+    dialects["enum"] = list(Dialect)
     return {
         "Chart.yaml": _yaml(about),
         "values.yaml": values + _more_values(deploy, switches, workloads),

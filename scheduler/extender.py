@@ -163,6 +163,7 @@ def export_gauges(
         ("known_nodes", "Known nodes.", lambda: state.counts[0]),
         ("known_pods", "GPU pods that count on a node.", lambda: state.counts[1]),
         ("assumed_pods", assumed, lambda: state.assumed),
+        ("preempts", "1 if it evicts pods for others (--preempt).", lambda: state.preempts),
         ("nominated_pods", "Pods for which others are evicted.", lambda: state.nominated),
     ):
         metrics.export(name, text, value)

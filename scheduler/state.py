@@ -58,9 +58,9 @@ class State:
         self.policy = policy
         self.nominations = Nominations()
         """The cards that are kept for pods."""
+        self.preempts = preempts
         self.now = now
         self.lock = threading.RLock()
-        self._preempts = preempts
         self._allocations = ClusterAllocations(policy)
         self._node_of: dict[str, str] = {}
         self._unbound: dict[str, PodInfo] = {}
@@ -209,7 +209,7 @@ class State:
             if pod is None or pod.terminal:
                 self.drop_pod(uid)
                 return
-            if self._preempts:
+            if self.preempts:
                 self.nominations.put_pod(obj, pod.id, bound=bool(pod.node))
             if pod.node:
                 self._put_bound(pod)

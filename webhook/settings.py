@@ -10,9 +10,9 @@ from common.commandline import choice, setting
 from common.serving.tls import Files
 from common.text import cut
 from contract.names import DEFAULT_DOMAIN, Names
+from contract.other_systems import Dialect
 from contract.quantity import BLOCK_SIZE_RULE, parse_block_size
 from webhook.admission.claims import Claims
-from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
 

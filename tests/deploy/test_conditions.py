@@ -18,6 +18,7 @@ from webhook.admission.pods import decide_pod
 
 NAMES = Names()
 OBJECTS = base()
+BASE = "deploy/base/webhook/configurations.yaml"
 PODS = "pods.gpu-turnstile.io"
 STEPS = {
     PODS: "spec",
@@ -107,18 +108,21 @@ def _annotated(key: str) -> Json:
 @pytest.mark.parametrize("entry", STEPS)
 def test_misspelt_names_reach_the_webhook_except_in_pods(entry: str) -> None:
     for what, spec in NEARLY.items():
-        assert reaches(entry, wrap(STEPS[entry], spec)) == (entry != PODS), what
+        found = reaches(entry, wrap(STEPS[entry], spec))
+        assert found == (entry != PODS), f"{BASE}: {entry}: {what}"
     template = STEPS[entry].removesuffix(".spec").removesuffix("spec")
     for key in REQUESTS:
         pod = _annotated(key)
-        assert reaches(entry, wrap(template, pod) if template else pod) == (entry != PODS)
+        found = reaches(entry, wrap(template, pod) if template else pod)
+        assert found == (entry != PODS), f"{BASE}: {entry}: {key}"
 
 
 def test_pods_with_misspelt_names_reach_the_entry_that_warns() -> None:
     for what, spec in {**SENT, **NOT_SENT, **NEARLY}.items():
-        assert reaches(MISSPELT, {"spec": spec}) == (what in NEARLY), what
+        found = reaches(MISSPELT, {"spec": spec})
+        assert found == (what in NEARLY), f"{BASE}: {MISSPELT}: {what}"
     for key in REQUESTS:
-        assert reaches(MISSPELT, _annotated(key)), key
+        assert reaches(MISSPELT, _annotated(key)), f"{BASE}: {MISSPELT}: {key}"
 
 
 @pytest.mark.parametrize("entry", STEPS)

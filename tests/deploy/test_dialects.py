@@ -3,18 +3,20 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from contract.other_systems import REQUESTS, RESOURCES, SYSTEMS, WISHES, Dialect
 from simulator.api.selectors import labels_match, parse_label_selector
 from tests.deploy.cel import condition_holds
 from tests.deploy.kustomize import build_components
 from tests.deploy.manifests import DEPLOY, Json, containers, environment, find, pod_specs, read_yaml
 from tests.deploy.test_conditions import MISSPELT, PODS, STEPS, wrap
+from tests.foreign_pods import FOREIGN
 from webhook.admission import dialects
-from webhook.admission.dialects.registry import Dialect, read_dialects
+from webhook.admission.dialects.registry import READERS, read_dialects
 
 ENTRY = "dialects.gpu-turnstile.io"
 LABEL = {"gpu-turnstile.io/dialects": "true"}
@@ -46,11 +48,16 @@ def _names() -> list[str]:
             for name in found
             if _QUALIFIED.fullmatch(name)
         }
-        | {"egpuc.elasticgpu.io/claim"}
+        | {
+            *RESOURCES,
+            *REQUESTS,
+            *(f"{each.claims}claim" for each in SYSTEMS.values() if each.claims),
+        }
     )
 
 
 NAMES = _names()
+"""What any reader or the table knows."""
 
 
 def _entries(kind: str, *components: str) -> dict[str, Json]:
@@ -81,27 +88,83 @@ def _pod(
     }
 
 
+READER = "webhook/admission/dialects/registry.py: READERS"
+TABLE = "contract/other_systems.py: SYSTEMS"
+CONDITION = "deploy/components/dialects/pods.yaml: is-accepted"
+SETTINGS = "deploy/components/dialects/settings.yaml: accept"
+PAGE = "docs/migrate.md"
+BURSTS = "tests/foreign_pods.py: FOREIGN"
+
+
+def test_each_system_has_names_and_a_reader() -> None:
+    places = {TABLE: SYSTEMS.keys(), READER: READERS.keys()}
+    lacks = {place: {*Dialect} - there for place, there in places.items()}
+    texts = [f"{place} lacks {each}" for place, found in lacks.items() for each in found]
+    assert not texts, "\n".join(texts)
+
+
 @pytest.mark.parametrize("dialect", Dialect)
-def test_exactly_the_names_that_are_read_reach_the_webhook(dialect: Dialect) -> None:
-    entry = _entries(MUTATING)[ENTRY]
-
-    def read(pod: Json) -> bool:
-        return bool(read_dialects(pod, {dialect}, path=""))
-
-    resources = [name for name in NAMES if read(_pod({name: "1"}))]
-    annotations = [name for name in NAMES if read(_pod(annotations={name: "1"}))]
-    for name in resources:
-        assert _reaches(entry, _pod({name: "1"}), dialect), name
-    for name in annotations:
-        assert _reaches(entry, _pod(annotations={name: "1"}), dialect), name
+def test_exactly_the_names_that_are_read_are_in_the_table_and_reach_the_webhook(
+    dialect: Dialect,
+) -> None:
+    entry, table = _entries(MUTATING)[ENTRY], SYSTEMS[dialect]
+    instances = {f"{table.prefix}1g.10gb"} if table.prefix else set()
+    resources = sorted({*table.resources} | instances)
+    annotations = sorted({*table.requests} | ({f"{table.claims}claim"} if table.claims else set()))
+    makers: list[tuple[list[str], Callable[[str], Json]]] = [
+        (resources, lambda name: _pod({name: "1"})),
+        (annotations, lambda name: _pod(annotations={name: "1"})),
+    ]
+    for names, make in makers:
+        for name in NAMES:
+            is_read = bool(read_dialects(make(name), {dialect}, path=""))
+            what = f"{dialect}: {name}, which its reader {'reads' if is_read else 'does not read'}"
+            assert is_read == (name in names), f"{TABLE} {'lacks' if is_read else 'has'} {what}"
+            reaches = not is_read or _reaches(entry, make(name), dialect)
+            assert reaches, f"{CONDITION} lacks {dialect}: {name}"
     for name in resources[:1]:
         assert _reaches(entry, _pod(requests={name: "1"}), dialect)
         assert _reaches(entry, _pod(init={name: "1"}), dialect)
     zero = dict.fromkeys(resources, "0")
     others = {name: "1" for name in [*NAMES, "cpu", "example.com/gpu"] if name not in resources}
     notes = {name: "1" for name in NAMES if name not in annotations}
-    assert not _reaches(entry, _pod(zero | others, requests=zero, annotations=notes), dialect)
-    assert resources or annotations
+    unread = _pod(zero | others, requests=zero, annotations=notes)
+    assert not _reaches(entry, unread, dialect), f"{CONDITION} has more of {dialect} than {TABLE}"
+    assert resources or annotations, f"{TABLE} has no name of {dialect}"
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_the_wishes_in_the_table_are_those_that_are_read(dialect: Dialect) -> None:
+    table = SYSTEMS[dialect]
+    first, requests = next(iter(table.resources), ""), dict.fromkeys(table.requests, "0.5")
+    for name in {*NAMES, *WISHES}:
+        try:
+            reading = READERS[dialect](
+                _pod({first: "1"}, annotations={name: "1"} | requests), path=""
+            )
+        except KeyError as key:
+            pytest.fail(f"{TABLE}, wishes: {dialect} lacks {key}, which its reader reads")
+        is_read = reading is not None and name in reading.annotations
+        found = f"{dialect}: {name}, which its reader {'reads' if is_read else 'does not read'}"
+        assert name not in WISHES or is_read == (name in table.wishes), f"{TABLE}, wishes: {found}"
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_no_list_of_systems_forgets_one(dialect: Dialect) -> None:
+    (config,) = read_yaml(DEPLOY / "components/dialects/settings.yaml")
+    table, lacks = SYSTEMS[dialect], []
+    # gpushare has one unit at a time; its own default is GiB.
+    if dialect not in {*config["data"]["accept"].split(","), Dialect.GPUSHARE_MIB}:
+        lacks.append(f"{SETTINGS} lacks {dialect}")
+    # HAMi is read before NVIDIA's plugin.
+    if dialect not in {*(each.system for each in FOREIGN), Dialect.GPUSHARE_MIB, Dialect.NVIDIA}:
+        lacks.append(f"{BURSTS} lacks {dialect}")
+    page = (DEPLOY.parent / PAGE).read_text(encoding="utf-8")
+    section = page.partition(f"\n### {table.title}'s\n")[2].partition("\n#")[0]
+    names = (*table.resources, *table.requests, *table.wishes)
+    missing = [each for each in names if each.rpartition("/")[2] not in section]
+    lacks += [f"{PAGE}, {table.title}'s, lacks {each}" for each in missing]
+    assert not lacks, "\n".join(lacks)
 
 
 def test_spaces_in_the_list_of_systems_are_ignored() -> None:
@@ -110,10 +173,8 @@ def test_spaces_in_the_list_of_systems_are_ignored() -> None:
         assert _reaches(_entries(MUTATING)[ENTRY], pod, accepted)
 
 
-def test_settings_name_all_systems_that_the_webhook_knows() -> None:
+def test_settings_reach_the_webhook() -> None:
     (config,) = read_yaml(DEPLOY / "components/dialects/settings.yaml")
-    # gpushare has one unit at a time; its own default is GiB.
-    assert sorted(config["data"]["accept"].split(",")) == sorted({*Dialect} - {"gpushare-mib"})
     (webhook,) = containers(
         pod_specs(build_components("dialects"))["Deployment/gpu-turnstile-webhook"]
     )

@@ -9,13 +9,14 @@ from unittest import mock
 import yaml
 
 import release
+from contract.other_systems import Dialect
 from release.chart import CHOSEN, NAME, components, files
 from tests.deploy.kustomize import find_program, kustomize, once
 from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
 
 INJECTIONS = ("envvar", "envvar-only", "cdi")
 """The components that exclude each other, by the names that they have in ``inject``."""
-ACCEPTED = ["hami", "volcano", "vgpu-manager", "gpushare", "elastic-gpu", "kai", "nvidia"]
+ACCEPTED = [each.value for each in Dialect if each is not Dialect.GPUSHARE_MIB]
 """As the settings of the component dialects have them."""
 KUBE_SCHEDULER = "v1.36.2"
 """As the component scheduler-own has it."""

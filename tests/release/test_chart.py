@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from agent.injection.inject import Injection
+from contract.other_systems import Dialect
 from release.chart import NEEDS, by_name, components
 from tests.deploy.kustomize import (
     OVERLAYS,
@@ -21,8 +22,7 @@ from tests.deploy.kustomize import (
     taken_by,
 )
 from tests.deploy.manifests import DEPLOY, Json, containers, environment, find, pod_specs
-from tests.release.helm import INJECTIONS, render, run, template, values_for, write
-from webhook.admission.dialects.registry import Dialect
+from tests.release.helm import INJECTIONS, chart_files, render, run, template, values_for, write
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +182,10 @@ def test_values_reach_the_pods(chart: Path) -> None:
 
 
 def test_the_schema_has_every_system_of_the_webhook_and_every_injection_of_the_agent() -> None:
-    schema = json.loads((DEPLOY / "chart/values.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(chart_files()["values.schema.json"])
     accept = schema["properties"]["dialects"]["properties"]["accept"]
     assert accept["items"]["enum"] == list(Dialect)
+    assert f"# Any of {', '.join(Dialect)}; of" in chart_files()["values.yaml"]
     assert sorted(schema["properties"]["inject"]["enum"]) == sorted(Injection)
 
 

@@ -11,13 +11,13 @@ from werkzeug.test import Client, TestResponse
 
 from common.serving.app import JSON
 from contract.names import Names
+from contract.other_systems import Dialect
 from tests.agent.builders import raising
 from tests.common.serving.through import client_of
 from tests.examples import any_json, share
 from tests.webhook.admission.building import stamp
 from webhook.access_log import AccessLog
 from webhook.admission.decision import bounded
-from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions
 from webhook.admission.reviews import LARGEST_BODY, ReviewedResource
 from webhook.admission.routes import make_routes

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import SettingsError
+from contract.other_systems import Dialect
 from webhook import __main__ as command
 from webhook.__main__ import application
 from webhook.admission.claims import Claims
-from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import DefaultMemory
 from webhook.admission.privileged import Privileged
 from webhook.settings import Files, Settings

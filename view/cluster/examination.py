@@ -5,13 +5,14 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
+from itertools import filterfalse
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from common.apiserver.client import Client, Json, object_path, pages, quoted
 from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.errors import Unavailable
-from contract.claims import MODE_LABEL, driver_name, named_template
+from contract.claims import MODE_LABEL, SHAPE_LABEL, driver_name, named_template
 from contract.devices import CORES, MEMORY, UUID
 from contract.inventory import Amounts
 from contract.names import Names
@@ -38,6 +39,7 @@ from view.model.doctor.facts import (
 from view.model.doctor.objects import (
     GpuPods,
     component_of,
+    is_ending,
     is_ready,
     is_starting,
     parse_time,
@@ -47,6 +49,7 @@ from view.model.doctor.objects import (
     read_managed,
     read_program,
     read_proxy_starts,
+    read_queue,
 )
 from view.model.event_facts import EventFacts
 from view.model.node_facts import read_node
@@ -56,6 +59,7 @@ NAMESPACE = "gpu-turnstile"
 PART_OF = "app.kubernetes.io/part-of=gpu-turnstile"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _DRA = "/apis/resource.k8s.io/v1"
+_KUEUE = "kueue.x-k8s.io"
 _PREFIX = "gpu_turnstile_"
 _FACT_OF_PROGRAM = {
     AGENT: "agents",
@@ -113,6 +117,8 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         "leases": lambda: _leases(client),
         "gpu_pods": lambda: read_gpu_pods(_all(client, "/api/v1/pods", on_node), names),
         "managed": lambda: _managed_objects(client),
+        "templates": lambda: _templates(client),
+        "queues": lambda: _queues(client, names),
         "slices": lambda: _slices(client, names),
         "device_class": lambda: _has_device_class(client, names),
     }
@@ -130,7 +136,12 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         now=datetime.now(UTC),
         domain=names.domain,
         version=version,
-        programs=_derive(pods, lambda pods: _programs(client, pods, names)),
+        programs=_derive(
+            pods, lambda pods: _programs(client, [*filterfalse(is_ending, pods)], names)
+        ),
+        ending=_derive(
+            pods, lambda pods: [read_program(each, "") for each in filter(is_ending, pods)]
+        ),
         daemonsets=_derive(
             daemonsets, lambda found: {name: read_daemonset(each) for name, each in found.items()}
         ),
@@ -180,7 +191,7 @@ def _metrics(
 ) -> Mapping[str, Mapping[str, OrUnread[Samples]]]:
     """Read the metrics of our programs: by node on GPU nodes, else by pod."""
     targets: list[tuple[str, str, Json]] = []
-    for pod in sorted(pods, key=is_ready, reverse=True):
+    for pod in sorted(filterfalse(is_ending, pods), key=is_ready, reverse=True):
         component, node = component_of(pod), pod["spec"].get("nodeName") or ""
         on_node = component in (AGENT, PROXY)
         if component in _FACT_OF_PROGRAM and node and not (on_node and only not in (None, node)):
@@ -192,8 +203,8 @@ def _metrics(
         part: {} for part in _FACT_OF_PROGRAM.values()
     }
     for (part, key, _), samples in zip(targets, pool.map(_maybe, reads), strict=True):
-        # Of two pods on a node one is stopping, or cannot start: keep the metrics that could be
-        # read, first those of a pod that is ready.
+        # Of two pods on a node one is not ready yet: keep the metrics that could be read, first
+        # those of a pod that is ready.
         if isinstance(found[part].get(key, UnreadSource("")), UnreadSource):
             found[part][key] = samples
     return found
@@ -338,12 +349,16 @@ def _create_dry_run(client: Client, names: Names, namespace: str) -> DryRun:
 
 def _slices(client: Client, names: Names) -> Sequence[NodeSlice] | None:
     query = {"fieldSelector": f"spec.driver={driver_name(names)}"}
-    try:
-        return [_slice(each) for each in _all(client, f"{_DRA}/resourceslices", query)]
-    except Rejected as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        return None
+    listed = _all(client, f"{_DRA}/resourceslices", query)
+    return _if_served(client, _DRA, lambda: [_slice(each) for each in listed])
+
+
+def _templates(client: Client) -> Sequence[str]:
+    query = {"labelSelector": SHAPE_LABEL}
+    listed = _all(client, f"{_DRA}/resourceclaimtemplates", query)
+    return (
+        _if_served(client, _DRA, lambda: [each["metadata"]["namespace"] for each in listed]) or []
+    )
 
 
 def _slice(obj: Json) -> NodeSlice:
@@ -367,4 +382,36 @@ def _slice(obj: Json) -> NodeSlice:
 
 def _has_device_class(client: Client, names: Names) -> bool:
     path = f"{_DRA}/deviceclasses/{quoted(driver_name(names))}"
-    return client.find(path, timeout=_SECONDS) is not None
+    return _if_served(client, _DRA, lambda: client.find(path, timeout=_SECONDS)) is not None
+
+
+# --- what not every cluster has ---------------------------------------------------------
+
+
+def _if_served(client: Client, api: str, read: Callable[[], T]) -> T | None:
+    """Read objects of an API such as ``/apis/resource.k8s.io/v1``; ``None`` if it is not served.
+
+    Without the right to read them a user is forbidden to even then; but every user may read which
+    APIs are served.
+    """
+    try:
+        return read()
+    except Rejected as error:
+        _, _, group, version = api.split("/")
+        unserved = error.status == FORBIDDEN and version not in _versions(client, group)
+        if error.status == HTTPStatus.NOT_FOUND or unserved:
+            return None
+        raise
+
+
+def _versions(client: Client, group: str) -> Sequence[str]:
+    """Return the served versions of an API group, the preferred one first; none without it."""
+    found = client.find(f"/apis/{group}", timeout=_SECONDS)
+    return [] if found is None else [each["version"] for each in found["versions"]]
+
+
+def _queues(client: Client, names: Names) -> Mapping[str, str] | None:
+    for version in _versions(client, _KUEUE)[:1]:
+        queues = _all(client, f"/apis/{_KUEUE}/{version}/clusterqueues")
+        return dict(filter(None, (read_queue(each, names) for each in queues)))
+    return None

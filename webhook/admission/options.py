@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from contract.other_systems import Dialect
 from contract.requests import USUAL_BLOCK
 from webhook.admission.claims import Claims
-from webhook.admission.dialects.registry import Dialect
 from webhook.admission.privileged import Privileged
 
 

@@ -21,6 +21,7 @@ GIVEN_UP = 'gpu_turnstile_proxy_given_up{resource="r"}'
 STAMPS = "gpu-turnstile-stamps"
 FAILED = {"exitCode": 1, "reason": "Error", "message": "no port"}
 DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
+KUEUE, CLASS = "/apis/kueue.x-k8s.io", "/apis/resource.k8s.io/v1/deviceclasses/gpu.tencent.com"
 SYSTEM_PODS = "/api/v1/namespaces/gpu-turnstile/pods"
 NODE_PODS = "/api/v1/namespaces/gpu-turnstile-node/pods"
 
@@ -83,6 +84,9 @@ def cluster() -> dict[str, Any]:
         LEASE: Rejected(404, "not found"),
         OWN_LEASE: Rejected(404, "not found"),
         DAEMONSETS: [daemonset("agent"), daemonset("proxy")],
+        KUEUE: Rejected(404, "the server could not find the requested resource"),
+        "/apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
+        CLASS: Rejected(404, "not found"),
     }
 
 

@@ -17,8 +17,10 @@ from tests.view import scenes
 from tests.view.cluster.conftest import (
     ADMISSION,
     AGENT_METRICS,
+    CLASS,
     DAEMONSETS,
     FAILED,
+    KUEUE,
     NODE_PODS,
     OWN_LEASE,
     SYSTEM_PODS,
@@ -220,9 +222,8 @@ def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeA
 
 # --- Dynamic Resource Allocation ---------------------------------------------------------
 
-SLICES, CLASS = (
-    f"/apis/resource.k8s.io/v1/{each}"
-    for each in ("resourceslices", "deviceclasses/gpu.tencent.com")
+SLICES, TEMPLATES = (
+    f"/apis/resource.k8s.io/v1/{each}" for each in ("resourceslices", "resourceclaimtemplates")
 )
 
 
@@ -251,14 +252,84 @@ def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
     assert (found.level, found.text) == ("ok", "1 node: the same cards as in the inventory")
 
 
-def test_a_cluster_without_dra_has_no_findings_about_it(api: FakeApi) -> None:
-    """Before 1.34 the API server responds 404 to every request of that group."""
-    missing = Rejected(404, "the server could not find the requested resource")
-    api.responses |= {SLICES: missing, CLASS: missing}
+MISSING = Rejected(404, "the server could not find the requested resource")
+DENIED_TO_U = Rejected(403, 'is forbidden: User "u" cannot list resource')
+
+
+def served(*versions: str) -> dict[str, Any]:
+    """An API group as discovery shows it to every user."""
+    return {"versions": [{"version": each} for each in versions]}
+
+
+@pytest.mark.parametrize(
+    ("response", "group"),
+    [(MISSING, served("v1")), (DENIED_TO_U, MISSING), (DENIED_TO_U, served("v1beta2", "v1beta1"))],
+)
+def test_a_cluster_without_dra_has_no_findings_about_it(
+    api: FakeApi, response: Rejected, group: object
+) -> None:
+    """The API server responds 404 to every request of that group, or 403 to most users."""
+    api.responses |= dict.fromkeys((SLICES, TEMPLATES, CLASS), response)
+    api.responses["/apis/resource.k8s.io"] = group
     facts = read(api)
-    assert (facts.slices, facts.device_class) == (None, False)
-    checks = {each.check for each in run(api)}
-    assert checks.isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
+    assert (facts.slices, facts.device_class, facts.templates) == (None, False, [])
+    checks = {each.check: each.text for each in run(api)}
+    assert checks.keys().isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
+    assert checks["leftovers"] == "none"
+
+
+def test_templates_that_may_not_be_read_are_not_absent(api: FakeApi) -> None:
+    api.responses[TEMPLATES] = DENIED_TO_U
+    assert read(api).templates == UnreadSource(str(DENIED_TO_U))
+    template = {"metadata": {"namespace": "team", "name": "gpu-turnstile-0"}}
+    api.responses[TEMPLATES] = [template, template]
+    (found,) = run(api, "leftovers")
+    assert found.text.endswith("would sweep 2 ResourceClaimTemplates (namespaces team)")
+
+
+OURS, LENT = ["tencent.com/vcuda-memory"], {"cohortName": "gpus"}
+
+
+@pytest.mark.parametrize(
+    ("resources", "spec", "found"),
+    [
+        (OURS, {}, ""),
+        (["cpu", *OURS], {"preemption": {"withinClusterQueue": "Never"}} | LENT, ""),
+        (OURS, {"preemption": {"reclaimWithinCohort": "Any"}}, ""),
+        (
+            OURS,
+            {"preemption": {"withinClusterQueue": "LowerOrNewerEqualPriority"}},
+            "withinClusterQueue: LowerOrNewerEqualPriority",
+        ),
+        (OURS, {"preemption": {"reclaimWithinCohort": "Any"}} | LENT, "reclaimWithinCohort: Any"),
+        (
+            OURS,
+            {"preemption": {"borrowWithinCohort": {"policy": "LowerPriority"}}, "cohort": "gpus"},
+            "borrowWithinCohort: LowerPriority",
+        ),
+        (["cpu", "nvidia.com/gpu"], {"preemption": {"withinClusterQueue": "LowerPriority"}}, None),
+    ],
+)
+def test_queues_of_kueue_are_read_by_the_preferred_version(
+    api: FakeApi, resources: list[str], spec: dict[str, Any], found: str | None
+) -> None:
+    """``v1beta1`` has ``cohort``, ``v1beta2`` ``cohortName``."""
+    spec["resourceGroups"] = [{"coveredResources": ["memory"]}, {"coveredResources": resources}]
+    queue = {"metadata": {"name": "q"}, "spec": spec}
+    api.responses |= {
+        KUEUE: served("v1beta2", "v1beta1"),
+        f"{KUEUE}/v1beta2/clusterqueues": [queue],
+    }
+    assert read(api).queues == ({} if found is None else {"q": found})
+
+
+def test_queues_that_may_not_be_read_are_unknown_and_without_kueue_there_are_none(
+    api: FakeApi,
+) -> None:
+    assert run(api, "kueue") == []
+    api.responses |= {KUEUE: served("v1beta2"), f"{KUEUE}/v1beta2/clusterqueues": DENIED_TO_U}
+    (found,) = run(api, "kueue")
+    assert (found.level, found.text) == (Level.UNKNOWN, str(DENIED_TO_U))
 
 
 def test_forbidden_slices_are_unknown_only_if_claims_are_served(api: FakeApi) -> None:
@@ -321,6 +392,34 @@ def test_a_pod_without_an_address_gets_no_request(api: FakeApi) -> None:
     api.responses[SYSTEM_PODS] = [webhook]
     (found,) = run(api, "webhook-certificate")
     assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
+
+
+PROGRAMS = ["agent", "proxy", "webhook", "kube-scheduler", "scheduler", "claims"]
+
+
+@pytest.mark.parametrize("component", PROGRAMS)
+@pytest.mark.parametrize("how", ["ready", "not ready", "evicted"])
+def test_an_ending_pod_of_ours_changes_no_finding(api: FakeApi, component: str, how: str) -> None:
+    """A rollout is over when its last old pod begins to end, which takes up to 30 seconds."""
+    accepts = 'gpu_turnstile_webhook_accepts{system="hami"} 1\n'
+    (webhook,) = [path for path in api.responses if "https%3Aw%3A8443" in path]
+    api.responses[webhook] += accepts
+    hook = {"name": "dialects.gpu-turnstile.io", "clientConfig": {"caBundle": "QQ=="}}
+    api.responses[f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile"]["webhooks"] += [hook]
+    before = run(api)
+    namespace = "gpu-turnstile-node" if component in ("agent", "proxy") else "gpu-turnstile"
+    old = pod(namespace, "old", component, 8443)
+    if how == "evicted":
+        old["status"] |= {"phase": "Failed", "reason": "Evicted"}
+    else:
+        old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    old["spec"]["containers"][0]["image"] = "image:0"
+    old["status"]["conditions"][0]["status"] = str(how == "ready")
+    api.responses[SYSTEM_PODS if namespace == "gpu-turnstile" else NODE_PODS].insert(0, old)
+    path = f"/api/v1/namespaces/{namespace}/pods/https%3Aold%3A8443/proxy/metrics"
+    api.responses[path] = "gpu_turnstile_agent_registered 0\n"
+    assert run(api) == before
+    assert not any("no --accept" in each.text for each in before)
 
 
 def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:

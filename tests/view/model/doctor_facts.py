@@ -105,13 +105,18 @@ def with_agent(*more: MetricSample, enforcement: str = "hami-core", **changed: f
 
 
 def server(
-    program: str, ends: timedelta = timedelta(days=60), requests: float = 7
+    program: str,
+    ends: timedelta = timedelta(days=60),
+    requests: float = 7,
+    *,
+    preempts: bool = False,
 ) -> list[MetricSample]:
     """The metrics of a server whose certificate ends in some time."""
     prefix = f"gpu_turnstile_{program}_"
     return [
         MetricSample(f"{prefix}certificate_expiry_timestamp_seconds", {}, (NOW + ends).timestamp()),
         MetricSample(f"{prefix}request_duration_seconds_count", {"verb": "filter"}, requests),
+        MetricSample(f"{prefix}preempts", {}, float(preempts)),
     ]
 
 
@@ -141,6 +146,7 @@ HEALTHY = Facts(
     version="v1.36.2",
     nodes=[node()],
     programs=HEALTHY_PROGRAMS,
+    ending=[],
     mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=True)],
     policies=BOUND,
     dry_run=DryRun(stamped=True),
@@ -153,6 +159,8 @@ HEALTHY = Facts(
     waiting={},
     slices=[],
     device_class=False,
+    templates=[],
+    queues=None,
     managed=OWNED,
     proxy_starts={"n1": NOW - timedelta(days=1)},
     agents={"n1": agent()},

@@ -30,7 +30,15 @@ from tests.view.model.doctor_facts import (
     without_plugin,
 )
 from view.model.doctor import control_plane, dra
-from view.model.doctor.facts import Finding, Lease, Level, ManagedObject, UnreadSource, WebhookEntry
+from view.model.doctor.facts import (
+    DryRun,
+    Finding,
+    Lease,
+    Level,
+    ManagedObject,
+    UnreadSource,
+    WebhookEntry,
+)
 from view.model.usage import MetricSample
 from view.terminal.doctor import exit_code
 
@@ -59,6 +67,53 @@ def of_version(version: str) -> Changes:
     """The second kube-scheduler is of this version."""
     image = f"registry.example:5000/kube-scheduler:{version}"
     return {"programs": [*without("kube-scheduler"), pod("kube-scheduler", "k", image=image)]}
+
+
+EVICTING = {"team-a": "reclaimWithinCohort: Any", "team-b": ""}
+EVICTS = (
+    "ClusterQueues evict pods until quota is free, on whichever cards: team-a "
+    "(reclaimWithinCohort: Any); "
+)
+PREEMPTS = {"k": server("scheduler", preempts=True)}
+OFF = f"kueue warning: {EVICTS}the scheduler's --preempt is off, so the pod may stay pending"
+
+
+def test_kueue_beside_a_scheduler_that_does_not_preempt_is_a_warning() -> None:
+    off = {"queues": EVICTING}
+    assert problems(**off) == [OFF]
+    assert problems(**off, extenders=PREEMPTS) == []
+    assert problems(**off, extenders=PREEMPTS | {"k2": server("scheduler")}) == [OFF]
+    assert problems(queues={"team-b": ""}) == problems(queues={}) == []
+    (kubectl,) = findings("kueue", **off)
+    assert kubectl.run.endswith("  # with the component scheduler-preemption: " + QUEUES)
+    (other,) = findings("kueue", **WITH_EXTENDER | off)
+    assert other.run.endswith("  # with the component scheduler-extender-preemption: " + QUEUES)
+    helm = findings("kueue", **off, managed=[replace(each, release=("g", "n")) for each in OWNED])
+    assert helm[0].run.endswith(f" --reuse-values --set preemption=true  # {QUEUES}")
+
+
+QUEUES = "docs/queues.md#preemption"
+
+
+@pytest.mark.parametrize(
+    ("end", "changed"),
+    [
+        ("no scheduler sees cards, so the pod may fail on its node", NO_EXTENDER),
+        (
+            "kube-scheduler evicts nobody for a claim, so the pod may stay pending",
+            {"dry_run": DryRun(stamped=True, claims="on"), "extenders": PREEMPTS},
+        ),
+        (
+            "whether the scheduler's --preempt is on cannot be read",
+            {"extenders": {"k": UnreadSource("503")}},
+        ),
+    ],
+)
+def test_kueue_where_no_extender_frees_a_card(end: str, changed: Changes) -> None:
+    (found,) = findings("kueue", **changed, queues=EVICTING)
+    assert found.text == EVICTS + end
+    unread = "cannot be read" in end
+    assert (found.level, found.run) == ((Level.UNKNOWN, "") if unread else (Level.WARNING, QUEUES))
 
 
 @pytest.mark.parametrize("version", ["v1.36.9", "v1.36.2", "v1.35.0-rc.1", "mine"])
@@ -176,6 +231,9 @@ def test_an_extender_without_pods_is_not_reported_as_not_installed() -> None:
         "extender-lease error: it has no leader: it binds no pods",
         "extender-asked unknown: the metrics of no replica were read",
     ]
+    (found,) = problems(programs=without("webhook"), ending=[pod("webhook", "w", due=NOW)])
+    missing = "Deployment gpu-turnstile-webhook has no pods, or is missing"
+    assert found == f"webhook-replicas error: {missing}; 1 pod ending or ended"
 
 
 def test_the_policies_are_those_that_are_installed() -> None:

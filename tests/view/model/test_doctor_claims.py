@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from contract.claims import SHAPE_LABEL
 from contract.inventory import Amounts
 from tests.view.model.doctor_facts import (
     BOTH,
@@ -14,6 +15,7 @@ from tests.view.model.doctor_facts import (
     MINUTE,
     NO_EXTENDER,
     NOW,
+    OWNED,
     UNHEALTHY,
     Changes,
     findings,
@@ -26,7 +28,14 @@ from tests.view.model.doctor_facts import (
     without_plugin,
 )
 from view.model.doctor import dra
-from view.model.doctor.facts import DaemonSet, DryRun, Level, NodeSlice, UnreadSource
+from view.model.doctor.facts import (
+    DaemonSet,
+    DryRun,
+    Level,
+    ManagedObject,
+    NodeSlice,
+    UnreadSource,
+)
 from view.model.node_facts import NodeFacts
 
 
@@ -43,6 +52,7 @@ def slice_of(
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
+CLAIMS = ManagedObject("Deployment", "gpu-turnstile-claims", "dra")
 LABELLED = [claiming(node())]
 CLAIMS_PODS = [pod("claims", "c1", "n9"), pod("claims", "c2", "n9")]
 BY_CLAIMS: Changes = {
@@ -56,6 +66,8 @@ BY_CLAIMS: Changes = {
     },
     "slices": [slice_of()],
     "device_class": True,
+    "templates": ["default"],
+    "managed": [*OWNED, CLAIMS],
 }
 DENIED = "ValidatingAdmissionPolicy 'gpu-turnstile-claimed-pods' denied request: no claim"
 FORGETS = (
@@ -81,7 +93,7 @@ def test_a_healthy_cluster_with_claims_has_no_problems() -> None:
 def test_with_claims_alone_no_extender_is_missing() -> None:
     """Its scheduler sees cards without one."""
     none = [*without("kube-scheduler"), *CLAIMS_PODS]
-    changed = {**BY_CLAIMS, **NO_EXTENDER, "programs": none}
+    changed = {**BY_CLAIMS, **NO_EXTENDER, "programs": none, "managed": [CLAIMS]}
     assert problems(**changed) == []
     mixed = changed | {"nodes": [*LABELLED, node("n2")]}
     assert any("no scheduler sees cards" in each for each in problems(**mixed))
@@ -218,5 +230,28 @@ def test_a_kubelet_has_5_minutes_to_forget_the_device_plugin(minutes: int, expec
 def test_an_unused_api_of_claims_is_not_mentioned() -> None:
     assert problems(version="v1.30.0", slices=None) == []
     assert problems(version="v1.33.2", slices=None, device_class=False) == []
-    unread = dict.fromkeys(("slices", "device_class", "waiting"), UnreadSource("you may not"))
+    unread = dict.fromkeys(("slices", "waiting"), UnreadSource("you may not"))
     assert problems(**unread) == []
+
+
+GONE = "component dra has no Deployment gpu-turnstile-claims any more"
+LEFT: dict[str, Changes] = {
+    f"leftovers warning: {GONE}, which would sweep 4 ResourceClaimTemplates (namespaces a, b)": {
+        "templates": ["b", "a", "a", "b"]
+    },
+    f"leftovers warning: {GONE}; left over: 1 object (DeviceClass)": {"device_class": True},
+    "leftovers unknown: ResourceClaimTemplates: you may not": {
+        "templates": UnreadSource("you may not")
+    },
+    "leftovers unknown: DeviceClass: you may not": {"device_class": UnreadSource("you may not")},
+}
+
+
+@pytest.mark.parametrize(("expected", "changed"), LEFT.items())
+def test_what_claims_leave_when_their_component_is_deleted(expected: str, changed: Changes) -> None:
+    """Nobody sweeps the templates in the namespaces of users any more."""
+    assert problems(**changed) == [expected]
+    (found,) = findings("leftovers", **changed)
+    delete = "kubectl delete resourceclaimtemplates --all-namespaces --selector {}  # {}"
+    page = "docs/upgrade.md#from-the-device-plugin-to-dra-and-back"
+    assert (found.run == delete.format(SHAPE_LABEL, page)) == ("would sweep" in expected)

@@ -61,6 +61,22 @@ PROBLEMS: dict[str, Changes] = {
     "agents warning: its pod is on a node that does not exist": {
         "programs": [*without("none"), pod("agent", "b", "deleted", ready=False)]
     },
+    "proxies unknown: its pod is ending, and no other one is there": {
+        "programs": without("proxy"),
+        "ending": [pod("proxy", "p", due=NOW + MINUTE / 2)],
+    },
+    "proxies error: its pod should have ended, and no other one is there": {
+        "programs": without("proxy"),
+        "ending": [pod("proxy", "p", due=NOW)],
+    },
+    "proxies error: not ready: Evicted": {
+        "programs": without("proxy"),
+        "ending": [pod("proxy", "p", ready=False, why="Evicted")],
+    },
+    "agents warning: pods on 2 nodes that the DaemonSet does not select": {
+        "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(1, 1, misplaced=3, updated=1)},
+        "ending": [pod("agent", "b", due=NOW + MINUTE), pod("agent", "c", due=NOW)],
+    },
     "agents error: no pod on 2 nodes that the DaemonSet selects": {
         "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1, updated=1)}
     },

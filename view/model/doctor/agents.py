@@ -121,7 +121,7 @@ def check_rollout(facts: Facts) -> Iterator[Finding]:
         return  # the check of agents reports it
     found = FindingsByText()
     for each in agents:
-        if each.ready or each.ending or each.node not in served:
+        if each.ready or each.node not in served:
             continue
         age = facts.now - each.created if each.created else _STARTED_AFTER
         text = f"the next agent is not ready, the one before still runs: {each.why}"

@@ -85,6 +85,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "extender-lease": control_plane.check_lease,
     "extender-asked": control_plane.check_scheduler_calls,
     "extender-certificate": _check_extender_certificates,
+    "kueue": control_plane.check_queues,
     "enforcement": agents.check_enforcement,
     "allocations": nodes.check_allocations,
     "refusals": refusals.check_refusals,

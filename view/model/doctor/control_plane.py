@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from contract.claims import SHAPE_LABEL
 from contract.text import format_count
 from view.model.doctor.facts import (
     AGENT,
@@ -13,6 +14,7 @@ from view.model.doctor.facts import (
     WEBHOOK,
     Facts,
     Finding,
+    ManagedObject,
     OrUnread,
     Samples,
     UnreadSource,
@@ -24,6 +26,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
+from view.model.words import name_some
 
 POD_HOOK = "pods.gpu-turnstile.io"
 DIALECT_HOOK = "dialects.gpu-turnstile.io"
@@ -75,6 +78,10 @@ _DELETE = (
 )
 """As in ``deploy/README.md``, with two labels: other products use the same component names."""
 
+_DELETE_TEMPLATES = (
+    f"kubectl delete resourceclaimtemplates --all-namespaces --selector {SHAPE_LABEL}"
+    "  # docs/upgrade.md#from-the-device-plugin-to-dra-and-back"
+)
 _PODS = "kubectl -n gpu-turnstile describe pods --selector app.kubernetes.io/name={}"
 _LOGS = "kubectl -n gpu-turnstile logs --selector app.kubernetes.io/name={} --prefix --tail 50"
 _DEPLOYMENT = "kubectl -n gpu-turnstile describe deployment {}"
@@ -85,6 +92,12 @@ _WITH_SCHEDULER = {
     False: "  # with the component scheduler-own: docs/install.md#a-scheduler-that-sees-cards",
 }
 """By whether Helm is used."""
+_QUEUES = "docs/queues.md#preemption"
+_PREEMPTION = {
+    KUBE_SCHEDULER: "scheduler-preemption",
+    EXTENDER: "scheduler-extender-preemption",
+}
+"""The component that turns on ``--preempt``, by the workload that has the extender."""
 _DIALECTS = "docs/install.md#pods-of-other-systems"
 _WEBHOOKS = "kubectl get mutatingwebhookconfigurations"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -276,11 +289,54 @@ def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
         yield warning(text, f"{_LOGS.format(found)}  # docs/scheduler.md")
 
 
+def check_queues(facts: Facts) -> Iterator[Finding]:
+    """Check that a pod for which Kueue evicts others gets a card: Kueue counts quota, not cards."""
+    queues = require(facts.queues)
+    if queues is None:
+        return
+    evicting = {name: policy for name, policy in sorted(queues.items()) if policy}
+    if not evicting:
+        yield ok(
+            "no ClusterQueue with our resources evicts pods" if queues else "not used for GPUs"
+        )
+        return
+    named = name_some([f"{name} ({policy})" for name, policy in evicting.items()])
+    text = f"ClusterQueues evict pods until quota is free, on whichever cards: {named}"
+    program = extender(facts)
+    require(facts.programs)
+    if not isinstance(facts.dry_run, UnreadSource) and facts.dry_run.claims == "on":
+        text += "; kube-scheduler evicts nobody for a claim, so the pod may stay pending"
+        yield warning(text, _QUEUES)
+    elif not program:
+        yield warning(f"{text}; no scheduler sees cards, so the pod may fail on its node", _QUEUES)
+    else:
+        yield from _check_preempts(facts, program, text)
+
+
+def _check_preempts(facts: Facts, program: str, text: str) -> Iterator[Finding]:
+    read = read_samples(facts.extenders).values()
+    values = {value(each, "gpu_turnstile_scheduler_preempts") for each in read}
+    if 0 in values:
+        text += "; the scheduler's --preempt is off, so the pod may stay pending"
+        helm, component = (
+            " --set preemption=true",
+            f"  # with the component {_PREEMPTION[program]}:",
+        )
+        how = f"{helm}  #" if facts.by_helm else component
+        yield warning(text, f"{facts.install}{how} {_QUEUES}")
+    elif values - {None}:
+        yield ok(f"{text}; the scheduler's --preempt frees a card")
+    else:
+        yield unknown(f"{text}; whether the scheduler's --preempt is on cannot be read")
+
+
 def check_leftovers(facts: Facts) -> Iterator[Finding]:
     """Find objects of components whose workload is gone."""
     owned, clean = require(facts.managed), True
     for component, workload in sorted(WORKLOADS.items()):
         left = [each for each in owned if each.component == component]
+        if component == "dra" and facts.device_class is True:
+            left.append(ManagedObject("DeviceClass", "", component))
         if not left or workload in [(each.kind, each.name) for each in left]:
             continue
         clean, kinds = False, ", ".join(sorted({each.kind for each in left}))
@@ -290,12 +346,29 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
             f"{format_count(len(left), 'object')} ({kinds})",
             facts.install if component in _ESSENTIAL else delete,
         )
+    if WORKLOADS["dra"] not in {(each.kind, each.name) for each in owned}:
+        swept = tuple(_check_templates(facts))
+        yield from swept
+        clean = clean and not swept
     old = sorted({f"{each.kind} {each.name}" for each in owned if not each.component})
     if old:
         text = f"from a version before 0.3.0, without component labels: {', '.join(old)}"
         yield warning(text, "docs/upgrade.md#from-020")
     elif clean:
         yield ok("none")
+
+
+def _check_templates(facts: Facts) -> Iterator[Finding]:
+    """Find what claims leave in the namespaces of users, and nobody sweeps any more."""
+    if isinstance(facts.templates, UnreadSource):
+        yield unknown(f"ResourceClaimTemplates: {facts.templates.why}")
+    elif facts.templates:
+        count = format_count(len(facts.templates), "ResourceClaimTemplate")
+        where = name_some(sorted(set(facts.templates)))
+        text = f"component dra has no {' '.join(WORKLOADS['dra'])} any more, which would sweep "
+        yield warning(f"{text}{count} (namespaces {where})", _DELETE_TEMPLATES)
+    if isinstance(facts.device_class, UnreadSource):
+        yield unknown(f"DeviceClass: {facts.device_class.why}")
 
 
 def installed(facts: Facts, program: str) -> bool:
@@ -314,7 +387,9 @@ def check_replicas(facts: Facts, component: str) -> Iterator[Finding]:
     ready = sum(each.ready for each in pods)
     text = f"{ready} of {len(pods)} pods are ready"
     if not pods:
+        ending = sum(each.component == component for each in require(facts.ending))
         text = f"Deployment {component} has no pods, or is missing"
+        text += f"; {format_count(ending, 'pod')} ending or ended" if ending else ""
     if ready and ready == len(pods):
         yield ok(text)
         return

@@ -104,7 +104,9 @@ class ProgramPod:
         datetime | None, "when it became ready; ``None`` if it is not ready or the time is missing."
     ] = None
     created: Annotated[datetime | None, "when it was created; ``None`` if that is missing."] = None
-    ending: Annotated[bool, "whether it is being deleted."] = False
+    due: Annotated[
+        datetime | None, "when it ends at the latest; ``None`` if it is not being deleted."
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,11 @@ class Facts:
     domain: Annotated[str, "of resource and annotation names."]
     version: Annotated[OrUnread[str], "of the API server, such as ``v1.36.2``."]
     nodes: Annotated[OrUnread[Sequence[NodeFacts]], "all nodes."]
-    programs: Annotated[OrUnread[Sequence[ProgramPod]], "all pods of our programs."]
+    programs: Annotated[OrUnread[Sequence[ProgramPod]], "pods of our programs that stay."]
+    ending: Annotated[
+        OrUnread[Sequence[ProgramPod]],
+        "those that are being deleted or have ended: their controllers make others.",
+    ]
     mutating: Annotated[
         OrUnread[Sequence[WebhookEntry] | None],
         "the webhooks of our MutatingWebhookConfiguration; ``None`` if it is missing.",
@@ -238,6 +244,14 @@ class Facts:
         "the ResourceSlices of our driver; ``None`` if ``resource.k8s.io/v1`` is not served.",
     ]
     device_class: Annotated[OrUnread[bool], "whether our DeviceClass exists."]
+    templates: Annotated[
+        OrUnread[Sequence[str]], "for each ResourceClaimTemplate of ours, its namespace."
+    ]
+    queues: Annotated[
+        OrUnread[Mapping[str, str] | None],
+        "for each ClusterQueue of Kueue with our resources, for whom it evicts pods, empty if for "
+        "nobody; ``None`` without Kueue.",
+    ]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
     proxy_starts: Annotated[
         OrUnread[Mapping[str, datetime]], "when the newest proxy of each node started, by node."

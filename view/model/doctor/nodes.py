@@ -124,15 +124,25 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
         missing = format_count(daemonset.wanted - daemonset.there, "node")
         text = f"no pod on {missing} that the DaemonSet selects"
         counted.append(error(text, _DAEMONSET.format(component)))
-    if daemonset.misplaced:
-        misplaced = format_count(daemonset.misplaced, "node")
+    ending = [each for each in require(facts.ending) if each.component == component]
+    leaving = {each.node for each in ending if each.due and facts.now < each.due}
+    if daemonset.misplaced > len(leaving):
+        misplaced = format_count(daemonset.misplaced - len(leaving), "node")
         text = f"pods on {misplaced} that the DaemonSet does not select"
         counted.append(warning(text, _DAEMONSET.format(component)))
-    for each in pods:
+    there = {each.node for each in pods}
+    last = [each for each in ending if each.node and each.node not in there]
+    for each in (*pods, *last):
         if nodes is not None and each.node and each.node not in nodes:
             found.add(
                 Level.WARNING, each.node, "its pod is on a node that does not exist", PODS_ON_NODE
             )
+        elif each.due:
+            if len(last) > daemonset.misplaced:  # else their nodes are no longer selected
+                late = facts.now >= each.due
+                text = "its pod should have ended" if late else "its pod is ending"
+                level = Level.ERROR if late else Level.UNKNOWN
+                found.add(level, each.node, f"{text}, and no other one is there", PODS_ON_NODE)
         elif each.node and each.node not in ready:
             text = f"not ready: {each.why or 'no reason given'}"
             found.add(Level.ERROR, each.node, text, PODS_ON_NODE if each.bound else _UNBOUND)

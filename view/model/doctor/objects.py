@@ -51,6 +51,12 @@ def is_ready(pod: _Object) -> bool:
     return find_condition(_status(pod), "Ready").get("status") == "True"
 
 
+def is_ending(pod: _Object) -> bool:
+    """Return whether a pod is being deleted or has ended: its controller makes another one."""
+    ended = _status(pod).get("phase") in ("Succeeded", "Failed")
+    return ended or bool(pod["metadata"].get("deletionTimestamp"))
+
+
 def is_starting(pod: _Object) -> bool:
     """Return whether a container of a pod is being created: only Events say what it waits for."""
     return any(each.reason in _BEFORE_START for each in read_statuses(_status(pod)))
@@ -69,7 +75,7 @@ def read_program(pod: _Object, warning: str) -> ProgramPod:
         ready=ready,
         why="" if ready else _not_ready_reason(_status(pod), warning),
         created=parse_time(metadata.get("creationTimestamp")),
-        ending=bool(metadata.get("deletionTimestamp")),
+        due=parse_time(metadata.get("deletionTimestamp")),
         since=parse_time(since) if ready else None,
     )
 
@@ -157,6 +163,28 @@ def read_managed(kind: str, obj: _Object) -> ManagedObject:
         _label(obj, _COMPONENT_LABEL),
         (release, namespace) if release and namespace else None,
     )
+
+
+def read_queue(obj: _Object, names: Names) -> tuple[str, str] | None:
+    """Read a ClusterQueue of Kueue (``v1beta1`` and ``v1beta2``).
+
+    Returns:
+        Its name, and for whom it evicts other pods, in the words of ``spec.preemption``: without a
+        cohort only its own. ``None`` if it has none of our resources.
+    """
+    spec = obj["spec"]
+    groups = spec.get("resourceGroups") or ()
+    if not any(names.resources.keys() & set(each["coveredResources"]) for each in groups):
+        return None
+    given = spec.get("preemption") or {}
+    policies = {"withinClusterQueue": given.get("withinClusterQueue")}
+    if spec.get("cohortName") or spec.get("cohort"):
+        policies["reclaimWithinCohort"] = given.get("reclaimWithinCohort")
+        policies["borrowWithinCohort"] = (given.get("borrowWithinCohort") or {}).get("policy")
+    found = (
+        f"{key}: {policy}" for key, policy in policies.items() if policy not in (None, "Never")
+    )
+    return obj["metadata"]["name"], ", ".join(found)
 
 
 # --- GPU pods ---------------------------------------------------------------------------

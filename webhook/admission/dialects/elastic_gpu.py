@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError, quote
+from contract.other_systems import SYSTEMS, Dialect
 from contract.requests import annotations_of
 from webhook.admission.dialects.counts import CountedContainer, count_containers
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
@@ -34,7 +35,7 @@ from webhook.admission.dialects.reading import CardRequest, ContainerReading, Re
 _CORES: Final = ("elasticgpu.io/gpu-core", "elasticgpu.com/gpu-core")
 _MEMORY: Final = ("elasticgpu.io/gpu-memory", "elasticgpu.com/gpu-memory")
 _STAMPS = ("elasticgpu.io/assumed", "elasticgpu.io/container-")
-_CLAIM = "egpuc.elasticgpu.io/"
+_CLAIM = SYSTEMS[Dialect.ELASTIC_GPU].claims
 _MOST_CLAIMS = 32
 """Most errors for claims of one pod: a hostile one may have thousands."""
 

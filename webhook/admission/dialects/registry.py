@@ -1,11 +1,11 @@
-"""The systems whose pods can be read, each with the function that does."""
+"""Reads pods of all systems that the webhook accepts."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
+from contract.other_systems import Dialect
 from webhook.admission.dialects.elastic_gpu import read_elastic_gpu
 from webhook.admission.dialects.gpushare import read_gpushare
 from webhook.admission.dialects.hami import read_hami
@@ -15,23 +15,7 @@ from webhook.admission.dialects.reading import Reading
 from webhook.admission.dialects.vgpu_manager import read_vgpu_manager
 from webhook.admission.dialects.volcano import read_volcano
 
-
-class Dialect(StrEnum):
-    """A system whose pods the webhook may accept, by its name on the command line."""
-
-    HAMI = "hami"
-    VOLCANO = "volcano"
-    VGPU_MANAGER = "vgpu-manager"
-    GPUSHARE = "gpushare"
-    GPUSHARE_MIB = "gpushare-mib"
-    ELASTIC_GPU = "elastic-gpu"
-    KAI = "kai"
-    NVIDIA = "nvidia"
-
-    __hash__ = str.__hash__  # like equality
-
-
-_READERS: Final[Mapping[Dialect, Callable[..., Reading | None]]] = {
+READERS: Final[Mapping[Dialect, Callable[..., Reading | None]]] = {
     Dialect.HAMI: read_hami,
     Dialect.VOLCANO: read_volcano,
     Dialect.VGPU_MANAGER: read_vgpu_manager,
@@ -41,6 +25,7 @@ _READERS: Final[Mapping[Dialect, Callable[..., Reading | None]]] = {
     Dialect.KAI: read_kai,
     Dialect.NVIDIA: read_nvidia,
 }
+"""The function that reads the pods of each system."""
 
 
 def read_dialects(
@@ -55,7 +40,7 @@ def read_dialects(
         The readings that request something or have errors.
     """
     found = {}
-    for dialect, read in _READERS.items():
+    for dialect, read in READERS.items():
         reading = read(pod, path=path) if dialect in accepted else None
         if reading and (reading.errors or any(each.request for each in reading.containers)):
             found[dialect] = reading

@@ -29,7 +29,7 @@ from typing import Any, Final
 from contract.demand import CORES_PER_CARD, LARGEST_COUNT
 from contract.errors import FieldError, quote
 from contract.names import Names
-from contract.other_systems import MIG_PREFIX, RESOURCES
+from contract.other_systems import PREFIXES, RESOURCES, Dialect
 from contract.quantity import parse_quantity
 from contract.requests import (
     LONGEST_DIVIDED,
@@ -42,7 +42,7 @@ from contract.requests import (
 from contract.text import format_count
 from webhook.admission.decision import Operation, short
 from webhook.admission.dialects.reading import MOST_MIB, CardRequest, ContainerReading, Reading
-from webhook.admission.dialects.registry import Dialect, read_dialects
+from webhook.admission.dialects.registry import read_dialects
 from webhook.admission.options import AdmissionOptions
 from webhook.admission.patches import remove_value, set_value
 
@@ -141,7 +141,7 @@ def _find_unread(
         container = pod["spec"][each.field][each.index]
         for listing, counts in zip(("limits", "requests"), listings_of(container), strict=True):
             for name, value in counts.items():
-                known = name in RESOURCES or name.startswith(MIG_PREFIX)
+                known = name in RESOURCES or name.startswith(PREFIXES)
                 if known and name not in read and parse_quantity(value) != 0:
                     where = f"spec.{each.field}[{each.index}].resources.{listing}[{name}]"
                     yield where, quote(value)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from contract.other_systems import MIG_PREFIX
+from contract.other_systems import MIG_PREFIX, Dialect
 from tests.webhook.admission.building import Json, decide
 from tests.webhook.admission.dialects.translating import (
     ACCEPT,
@@ -18,7 +18,6 @@ from tests.webhook.admission.dialects.translating import (
     wishes_of,
 )
 from webhook.admission.dialects.counts import count_containers
-from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.20gb"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.other_systems import WISHES
+from contract.other_systems import SYSTEMS, WISHES, Dialect
 from contract.requests import read_pod_demand, walk_containers
 from contract.resource import Resource
 from tests.examples import any_json
@@ -25,13 +25,9 @@ from tests.webhook.admission.dialects.translating import (
     warnings_of,
 )
 from webhook.admission.decision import Decision
-from webhook.admission.dialects.elastic_gpu import read_elastic_gpu
-from webhook.admission.dialects.gpushare import read_gpushare
-from webhook.admission.dialects.kai import read_kai
 from webhook.admission.dialects.reading import Reading
-from webhook.admission.dialects.registry import Dialect, read_dialects
+from webhook.admission.dialects.registry import READERS, read_dialects
 from webhook.admission.dialects.translation import translate
-from webhook.admission.dialects.vgpu_manager import read_vgpu_manager
 from webhook.admission.options import DEFAULTS, AdmissionOptions, DefaultMemory
 from webhook.admission.patches import patch_annotations
 from webhook.admission.privileged import Privileged
@@ -380,33 +376,30 @@ def test_totals_are_cards_times_parts_of_whole_blocks(
 
 # --- the readers, whatever a pod has ------------------------------------------------------
 
-READ = {
-    read_elastic_gpu: (
-        *("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory", "elasticgpu.com/gpu-core"),
-        "egpuc.elasticgpu.io/a",
-    ),
-    read_gpushare: ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"),
-    read_kai: (
-        *("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"),
-        *("gpu-fraction-container-name", "mps"),
-    ),
-    read_vgpu_manager: (
-        *(f"{VGPU}{each}" for each in ("number", "cores", "memory", "compute-policy")),
-        *("nvidia.com/include-gpu-uuid", "nvidia.com/device-topology-mode"),
-    ),
+MORE = {
+    Dialect.VGPU_MANAGER: ("nvidia.com/vgpu-compute-policy",),
+    Dialect.KAI: ("gpu-fraction-num-devices", "gpu-fraction-container-name", "mps"),
 }
-"""Resources and annotations of each system."""
+
+
+def _read_by(dialect: Dialect) -> tuple[str, ...]:
+    """Return resources and annotations of a system."""
+    names = SYSTEMS[dialect]
+    beginnings = (f"{each}a" for each in (names.prefix, names.claims) if each)
+    listed = (*names.resources, *names.requests, *names.wishes, *beginnings)
+    return (*listed, *MORE.get(dialect, ()))
+
+
+READ = {dialect: _read_by(dialect) for dialect in Dialect}
 
 FIELDS = ("metadata", "annotations", "labels", "spec", "containers", "resources", "limits", "env")
 CONTENT = any_json(*FIELDS, *(name for names in READ.values() for name in names))
 
 
-@pytest.mark.parametrize("reader", READ, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("dialect", Dialect)
 @given(content=CONTENT, data=st.data())
-def test_no_pod_raises(
-    reader: Callable[..., Reading | None], content: Any, data: st.DataObject
-) -> None:
-    names = st.sampled_from(READ[reader])
+def test_no_pod_raises(dialect: Dialect, content: Any, data: st.DataObject) -> None:
+    reader, names = READERS[dialect], st.sampled_from(READ[dialect])
     check_any_reading(reader, {"metadata": content, "spec": content})
     limits = st.dictionaries(names | st.just("cpu"), any_json(), max_size=4)
     pod = pod_of(*data.draw(st.lists(limits, max_size=3)))

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from contract.names import Names
+from contract.other_systems import Dialect
 from tests.webhook.admission.building import Json, applied, decide
-from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions
 
 NAMES = Names()

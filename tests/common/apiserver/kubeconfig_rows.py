@@ -2,7 +2,7 @@
 
 import base64
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trustme
@@ -41,7 +41,11 @@ def bearer(token: str) -> Headers:
 
 @dataclass
 class Row:
-    """A user and a cluster of a kubeconfig, flags, and the headers that are sent, or our error."""
+    """A user and a cluster of a kubeconfig, flags, and the headers that are sent, or our error.
+
+    ``HOST`` in a field of the cluster is the server's host and port; one that is *plain* has no
+    TLS. kubectl does what is *alike*.
+    """
 
     user: Json
     sent: Headers | None = None
@@ -49,6 +53,7 @@ class Row:
     cluster: Json = field(default_factory=dict)
     flags: Impersonation = NOBODY
     alike: bool = True
+    plain: bool = False
 
 
 CHAIN, KEY = USER.cert_chain_pems[0].bytes(), USER.private_key_pem.bytes()
@@ -62,6 +67,7 @@ SCRIPT["env"] = [{"name": "A", "value": "1"}, TEXT]
 AS = T | {"as": "alice", "as-groups": ["g1", "g2"], "as-uid": "7"}
 AS_SENT = bearer("t") | {"impersonate-user": ["alice"], "impersonate-uid": ["7"]}
 CA_DATA = encoded(CA.cert_pem.bytes())
+NO_CA = {"certificate-authority": ""}
 GROUP_ALONE = "a group, UID or extra field is to be impersonated, but no user: --as is missing"
 MISSING = "No such file or directory"
 CONTROL = "has a line break or another control character"
@@ -179,7 +185,50 @@ ROWS = {
         'cluster "k": proxy-url must begin with http://, https:// or socks5://',
         proxy_url="ftp://127.0.0.1:1",
     ),
+    "proxy without a host": at('cluster "k": proxy-url must have a host', proxy_url="http://"),
+    "proxy with a part of a password as port": at(
+        'cluster "k": proxy-url must have a number up to 65535 as port', proxy_url="http://u:s3/@p"
+    ),
+    "proxy that is no URL": at('cluster "k": proxy-url is not a URL', proxy_url="http://[::1"),
     "no server": at('cluster "k": server is required', server=""),
+    "HTTPS:// with a query": at(server="HTTPS://HOST/?x=1#f"),
+    # kubectl decides on https before it has read the fields of TLS.
+    "no scheme with CA": replace(at(server="HOST"), alike=False),
+    "no scheme with CA in the file": replace(
+        at(server="HOST/", certificate_authority="", certificate_authority_data=CA_DATA),
+        alike=False,
+    ),
+    "no scheme, insecure": replace(
+        at(server="HOST", certificate_authority="", insecure_skip_tls_verify=True), alike=False
+    ),
+    "no scheme with a certificate": Row(CERT, {}, cluster={"server": "HOST"}, alike=False),
+    "no scheme with a certificate alone": refused(
+        CERT_FILES,
+        f"{UNTRUSTED}*",
+        cluster={"server": "HOST", "certificate-authority": ""},
+        alike=False,
+    ),
+    "no scheme, nothing of TLS": Row(T, {}, cluster={"server": "HOST"} | NO_CA, plain=True),
+    "no scheme, tls-server-name": Row(
+        T, {}, cluster={"server": "HOST", "tls-server-name": NAME} | NO_CA, plain=True
+    ),
+    "no scheme with a path": at('cluster "k": server must begin *', server="HOST/a"),
+    "http to this machine": Row(T, {}, cluster={"server": "http://HOST"}, plain=True),
+    "http and exec": Row(
+        printing({}, command="false"), {}, cluster={"server": "http://HOST"}, plain=True
+    ),
+    "http and as": Row(
+        T | {"as": "alice"},
+        {"impersonate-user": ["alice"]},
+        cluster={"server": "http://HOST"},
+        plain=True,
+    ),
+    "no scheme to another machine": refused(
+        T,
+        'cluster "k": server must begin with https://: credentials are not sent over http',
+        cluster={"server": "192.0.2.1:8080"} | NO_CA,
+        alike=False,  # it sends the request without them
+    ),
     "http to another machine": refused(
         T,
         'cluster "k": server must begin with https://: credentials are not sent over http',

@@ -402,7 +402,8 @@ def _authorization(user: KubeconfigFields) -> str:
     try:
         check_header("Authorization", token)
     except CredentialsError as error:
-        raise user.error("token", "has a line break or another control character") from error
+        reason = str(error).rpartition("its value ")[2]
+        raise user.error("token", reason) from error
     return f"Bearer {token}" if token else ""
 
 

@@ -297,8 +297,7 @@ def _context(access: ServerAccess, certificate: ClientCertificate | None) -> ssl
                 context.load_cert_chain(file.name, password=lambda: "")
             except (ssl.SSLError, ValueError) as error:
                 raise CredentialsError(
-                    "client-certificate and client-key are no PEM certificate with its "
-                    "key without a password"
+                    f"{certificate.fields} are no PEM certificate with its key without a password"
                 ) from error
     return context
 

@@ -35,6 +35,11 @@ def printing(status: object, version: str = EXEC, **more: object) -> Json:
     return {"exec": plugin | more}
 
 
+def printed(text: str) -> Json:
+    """Return a user whose plugin prints *text*."""
+    return printing({}, command="printf", args=["%s", text])
+
+
 def bearer(token: str) -> Headers:
     return {"authorization": [f"Bearer {token}"]}
 
@@ -74,11 +79,18 @@ CONTROL = "has a line break or another control character"
 UNTRUSTED = "API server: the certificate of SERVER is not trusted: "
 GETTING = "API server: getting credentials: "
 PLUGIN = f"{GETTING}the credential plugin "
+UNUSABLE = f"{PLUGIN}echo returned unusable credentials: "
+T1 = bearer("t")
 
 
 def refused(user: Json, error: str, **more: Any) -> Row:
     """A row of which nothing is sent."""
     return Row(user, error=error, **more)
+
+
+def unusable(status: object, error: str) -> Row:
+    """A row of a plugin that prints such a ``status``."""
+    return refused(printing(status), f"{UNUSABLE}{error}")
 
 
 def at(error: str = "", **cluster: Any) -> Row:
@@ -160,6 +172,14 @@ ROWS = {
         T,
         f"the header Impersonate-User cannot be sent: its value {CONTROL}",
         flags=Impersonation("a\nb"),
+    ),
+    "--as in another encoding": replace(
+        refused(
+            T,
+            "the header Impersonate-User cannot be sent: its value is not valid Unicode",
+            flags=Impersonation("\udcff"),
+        ),
+        alike=False,  # it sends the bytes
     ),
     # The server and its certificate.
     "CA in the file": at(certificate_authority="", certificate_authority_data=CA_DATA),
@@ -280,21 +300,74 @@ ROWS = {
     "exec: failure": refused(
         printing({}, command="false"), f"{PLUGIN}false failed with exit code 1"
     ),
-    "exec: nothing in it": refused(
-        printing({}), f"{PLUGIN}echo returned neither a token nor a certificate"
+    "exec: no kind": Row(printed(credential(T).replace('"ExecCredential"', "null")), bearer("t")),
+    "exec: expires": Row(printing(T | {"expirationTimestamp": "2026-01-31T12:00:00.5+01:00"}), T1),
+    "exec: has expired": Row(printing(T | {"expirationTimestamp": "2020-01-31T12:00:00Z"}), T1),
+    "exec: no time": Row(printing(T | {"expirationTimestamp": None}), T1),
+    "exec: YAML": replace(
+        refused(
+            printed(f"apiVersion: {EXEC}\nstatus: {{token: t}}"), f"{PLUGIN}printf printed no JSON"
+        ),
+        alike=False,  # it reads it
     ),
-    "exec: certificate without key": refused(
-        printing(T | {"clientCertificateData": "x"}),
-        f"{PLUGIN}echo returned only one of certificate and key",
+    "exec: half a character in a token": replace(
+        unusable({"token": "\ud800"}, "status.token must be a string"),
+        alike=False,  # it sends another character
     ),
-    "exec: another version": refused(
-        printing(T, f"{EXEC}beta1"), f"{PLUGIN}echo did not return an ExecCredential of {EXEC}"
-    ),
-    "exec: no JSON": refused(
-        printing({}, args=["secret"]), f"{PLUGIN}echo printed no ExecCredential"
-    ),
-    "exec: line break in a token": refused(
-        printing({"token": "a\nb"}),
-        f"{GETTING}the header Authorization cannot be sent: its value {CONTROL}",
-    ),
+    **{
+        f"exec: {error}: {text[:40]}": refused(printed(text), f"{PLUGIN}printf printed {error}")
+        for error, texts in {
+            "no JSON": ("", "secret", credential(T)[:-1], f"{credential(T)} x", "[" * 100_000),
+            "no JSON object": ("[]", "null", "1"),
+        }.items()
+        for text in texts
+    },
+    **{
+        f"exec: {error}: {status}": unusable(status, error)
+        for error, found in {
+            "status is missing": (None,),
+            "status must be an object": ([], "secret"),
+            "status has neither token nor clientCertificateData": ({}, {"token": ""}),
+            "status.token must be a string": ({"token": 1}, {"token": ["secret"]}),
+            f"status.token {CONTROL}": ({"token": "a\nb"}, {"token": "secret\n"}, {"token": "a\0"}),
+            "status.clientCertificateData needs status.clientKeyData": (
+                T | {"clientCertificateData": "secret"},
+            ),
+            "status.clientKeyData needs status.clientCertificateData": (
+                {"clientKeyData": "secret"},
+            ),
+            "status.clientKeyData must be a string": (
+                {"clientCertificateData": "x", "clientKeyData": 1},
+            ),
+            "status.expirationTimestamp must be a string": (
+                T | {"expirationTimestamp": 1796000000},
+            ),
+            "status.expirationTimestamp must be a time such as 2026-01-31T12:00:00Z": [
+                T | {"expirationTimestamp": each}
+                for each in (
+                    *("", "tomorrow", "2026-12-01", "2026-12-01T00:00:00", "20261201T000000Z"),
+                    *("2026-13-01T00:00:00Z", "2026-12-01 00:00:00Z", "2026-12-01T00:00:00+0100"),
+                )
+            ],
+        }.items()
+        for status in found
+    },
+    **{
+        f"exec: {error}: {text[:40]}": refused(
+            printed(text), f"{PLUGIN}printf returned unusable credentials: {error}"
+        )
+        for error, text in {
+            f"apiVersion must be {EXEC}, as in the kubeconfig": credential(T, f"{EXEC}beta1"),
+            "apiVersion must be a string": json.dumps({"apiVersion": 1, "status": T}),
+            "kind must be ExecCredential": credential(T).replace("ExecCredential", "Secret"),
+        }.items()
+    },
+    **{
+        f"exec: no PEM: {certificate[:9]}, {key[:9]}": refused(
+            printing({"clientCertificateData": certificate, "clientKeyData": key}),
+            f"{GETTING}clientCertificateData and clientKeyData of the credential plugin echo are "
+            "no PEM certificate with its key without a password",
+        )
+        for certificate, key in (("secret", KEY.decode()), (CHAIN.decode(), "secret"))
+    },
 }

@@ -5,12 +5,13 @@ import os
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from common.apiserver.access import NOBODY, Impersonation, proxy_of_environment
+from common.apiserver.access import NOBODY, Credentials, Impersonation, proxy_of_environment
 from common.apiserver.errors import CredentialsError
 from common.apiserver.exec_plugin import ExecPlugin, ExecSettings
 from common.apiserver.kubeconfig import context_names, load_context
@@ -293,22 +294,37 @@ def test_an_oidc_token_is_sent_until_it_expires(files: Path, *, valid: bool) -> 
             load_context([path], environment={})
 
 
-def test_a_plugin_is_run_once_until_its_credentials_expire_or_are_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_plugin_is_run_once_until_its_credentials_expire_or_a_minute_after_it_failed(
+    tmp_path: Path, *, fails: bool
+) -> None:
+    """Each run may ask the user; a program that runs for long tries again."""
     text = credential({"token": "t", "expirationTimestamp": "2026-01-01T00:00:00Z"})
-    script = f"echo run >> {tmp_path}/runs; echo '{text}'"
+    script = f"echo run >> {tmp_path}/runs; echo '{text}'; exit {int(fails)}"
     settings = ExecSettings(*("sh", ("-c", script), {}, EXEC, "", "IfAvailable"), cluster=None)
-    now = [datetime(2025, 12, 31, tzinfo=UTC)]
-    plugin = ExecPlugin(settings, lambda: now[0])
-
-    def runs() -> int:
-        plugin.current()
-        return len((tmp_path / "runs").read_text().splitlines())
-
-    assert [runs(), runs()] == [1, 1]
-    plugin.reject(plugin.current())
-    assert [runs(), runs()] == [2, 2]
-    now[0] = datetime(2026, 1, 2, tzinfo=UTC)
-    assert [runs(), runs()] == [3, 4]
+    now = datetime(2025, 12, 31, tzinfo=UTC)
+    plugin = ExecPlugin(settings, lambda: now)
+    counted = [0]
+    for passed, reject, count in (
+        (timedelta(), False, 1),
+        (timedelta(), True, 1),  # other credentials would not be printed at once
+        (timedelta(seconds=59), False, 1),
+        (timedelta(seconds=1), False, 2),
+        (timedelta(hours=1), False, 3 if fails else 2),
+        (timedelta(), True, 3),
+        (timedelta(days=1), False, 4),  # from now on it prints expired credentials
+        (timedelta(seconds=59), True, 4),
+        (timedelta(seconds=1), False, 5),
+        (timedelta(hours=-1), False, 6),  # the system's clock was set
+    ):
+        now += passed
+        if reject:
+            plugin.reject(Credentials("Bearer t"))
+        for _ in range(2):
+            with suppress(CredentialsError):
+                plugin.current()
+        counted.append(len((tmp_path / "runs").read_text().splitlines()))
+        assert counted[-1] == count, (counted, now)
 
 
 def test_provide_cluster_info_has_the_clusters_fields_and_its_extension(files: Path) -> None:

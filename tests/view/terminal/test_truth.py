@@ -361,3 +361,24 @@ def test_the_doctor_reports_an_unreachable_cluster_once(gpu: Gpu, tmp_path: Path
     assert (found.code, found.out) == (3, "")
     assert found.err.startswith("The connection to the server 127.0.0.1:1 was refused - ")
     assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["nodes", "explain x", "top", "cordon n1 0", "doctor"])
+def test_a_credential_plugin_that_fails_is_run_once_for_a_command(
+    gpu: Gpu, tmp_path: Path, words: str
+) -> None:
+    """Its requests are made at once: a plugin that asks for a password would ask for each."""
+    script = f"echo run >> {tmp_path}/runs; exit 1"
+    run = {"command": "sh", "args": ["-c", script], "interactiveMode": "Never"}
+    user = {"exec": run | {"apiVersion": "client.authentication.k8s.io/v1"}}
+    path = tmp_path / "exec"
+    document = yaml.safe_load(kubeconfig_for("https://127.0.0.1:1"))
+    document["users"] = [{"name": document["contexts"][0]["context"]["user"], "user": user}]
+    path.write_text(yaml.safe_dump(document))
+    found = gpu(*words.split(), "--kubeconfig", str(path))
+    assert (found.code, found.out) == (3 if words == "doctor" else 1, "")
+    assert found.err == (
+        "Unable to connect to the server: getting credentials: the credential plugin sh failed "
+        "with exit code 1\n"
+    )
+    assert (tmp_path / "runs").read_text() == "run\n"

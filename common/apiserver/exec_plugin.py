@@ -109,11 +109,12 @@ class ExecPlugin:
             CredentialsError: the program cannot be run, fails, or returns no credentials.
         """
         with self._lock:
-            if self._result is None or self._is_due():
-                self._renew()
-            if isinstance(self._result, CredentialsError):
-                raise CredentialsError(str(self._result)) from self._result
-            return self._result
+            result = self._result
+            if result is None or self._is_due():
+                self._result = result = self._renew()
+        if isinstance(result, CredentialsError):
+            raise CredentialsError(str(result)) from result
+        return result
 
     def reject(self, credentials: Credentials) -> None:
         """Run the program again for a later request, unless another thread did."""
@@ -128,15 +129,17 @@ class ExecPlugin:
         # The system's clock may have been set back.
         return self._ended is None or not timedelta() <= now - self._ended < _RERUN_AFTER
 
-    def _renew(self) -> None:
-        self._expires = None
+    def _renew(self) -> Credentials | CredentialsError:
+        self._expires, self._is_good = None, False
+        result: Credentials | CredentialsError
         try:
-            self._result, self._expires = self._run()
+            result, self._expires = self._run()
         except CredentialsError as error:
-            self._result = error
+            result = error
+        else:
+            self._is_good = self._expires is None or self._now() <= self._expires
         self._ended = self._now()
-        failed = isinstance(self._result, CredentialsError)
-        self._is_good = not failed and (self._expires is None or self._ended <= self._expires)
+        return result
 
     def _run(self) -> tuple[Credentials, datetime | None]:
         settings = self._settings

@@ -83,6 +83,29 @@ UNUSABLE = f"{PLUGIN}echo returned unusable credentials: "
 T1 = bearer("t")
 
 
+BAD_STATUS: dict[str, tuple[object, ...]] = {
+    "status is missing": (None,),
+    "status must be an object": ([], "secret"),
+    "status has neither token nor clientCertificateData": ({}, {"token": ""}),
+    "status.token must be a string": ({"token": 1}, {"token": ["secret"]}),
+    f"status.token {CONTROL}": ({"token": "a\nb"}, {"token": "secret\n"}, {"token": "a\0"}),
+    "status.clientCertificateData needs status.clientKeyData": (
+        T | {"clientCertificateData": "secret"},
+    ),
+    "status.clientKeyData needs status.clientCertificateData": ({"clientKeyData": "secret"},),
+    "status.clientKeyData must be a string": ({"clientCertificateData": "x", "clientKeyData": 1},),
+    "status.expirationTimestamp must be a string": (T | {"expirationTimestamp": 1796000000},),
+    "status.expirationTimestamp must be a time such as 2026-01-31T12:00:00Z": tuple(
+        T | {"expirationTimestamp": each}
+        for each in (
+            *("", "tomorrow", "2026-12-01", "2026-12-01T00:00:00", "20261201T000000Z"),
+            *("2026-13-01T00:00:00Z", "2026-12-01 00:00:00Z", "2026-12-01T00:00:00+0100"),
+        )
+    ),
+}
+"""What a plugin prints as ``status``, by our error."""
+
+
 def refused(user: Json, error: str, **more: Any) -> Row:
     """A row of which nothing is sent."""
     return Row(user, error=error, **more)
@@ -324,32 +347,7 @@ ROWS = {
     },
     **{
         f"exec: {error}: {status}": unusable(status, error)
-        for error, found in {
-            "status is missing": (None,),
-            "status must be an object": ([], "secret"),
-            "status has neither token nor clientCertificateData": ({}, {"token": ""}),
-            "status.token must be a string": ({"token": 1}, {"token": ["secret"]}),
-            f"status.token {CONTROL}": ({"token": "a\nb"}, {"token": "secret\n"}, {"token": "a\0"}),
-            "status.clientCertificateData needs status.clientKeyData": (
-                T | {"clientCertificateData": "secret"},
-            ),
-            "status.clientKeyData needs status.clientCertificateData": (
-                {"clientKeyData": "secret"},
-            ),
-            "status.clientKeyData must be a string": (
-                {"clientCertificateData": "x", "clientKeyData": 1},
-            ),
-            "status.expirationTimestamp must be a string": (
-                T | {"expirationTimestamp": 1796000000},
-            ),
-            "status.expirationTimestamp must be a time such as 2026-01-31T12:00:00Z": [
-                T | {"expirationTimestamp": each}
-                for each in (
-                    *("", "tomorrow", "2026-12-01", "2026-12-01T00:00:00", "20261201T000000Z"),
-                    *("2026-13-01T00:00:00Z", "2026-12-01 00:00:00Z", "2026-12-01T00:00:00+0100"),
-                )
-            ],
-        }.items()
+        for error, found in BAD_STATUS.items()
         for status in found
     },
     **{

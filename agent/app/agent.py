@@ -41,6 +41,7 @@ from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.metrics import Metrics
 from agent.settings import EnforcementMode, MigMode, Settings
+from common.backoff import spread
 from common.status import StatusServer, probe
 from contract.demand import CORES_PER_CARD
 from contract.inventory import Inventory, PublishedInventory
@@ -63,7 +64,7 @@ class AgentPace:
     """Intervals of the agent's threads, in seconds.
 
     Attributes:
-        node: time between two readings of the node.
+        node: time between two readings of the node, and between two tries of refused requests.
         driver_retry: pause before driver files that cannot be laid out are tried again.
     """
 
@@ -179,6 +180,7 @@ class Agent:
             self._thread("events", self._events.run),
             self._thread("inventory", self._inventory.run),
             self._thread("node", lambda: self._node.run(self._stop)),
+            self._thread("requests", self._retry_refused),
         ]
         if (meter := self._gauges.meter) is not None:
             self.threads.append(self._thread("use", lambda: meter.run(self._stop)))
@@ -349,6 +351,11 @@ class Agent:
         self._runtime = runtime_of(node)
         if self._services is not None:
             self._services.door.update_node(node)
+
+    def _retry_refused(self) -> None:
+        """Learn soon that a missing permission was granted: its request may be rare."""
+        while not self._stop.wait(spread(self._pace.node)):
+            self._api.failures.retry()
 
     def _counts_problem(self) -> bool:
         return self._services is not None and bool(self._services.door.counts_problem)

@@ -2,19 +2,18 @@
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 from typing import NamedTuple
 
 from agent.errors import Unavailable
-from common.apiserver.errors import REQUEST_ERRORS, Rejected
+from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 
-_REMEMBERED_SECONDS = 600.0
-# An Event is dropped after some refusals, and no other may follow for hours: by then the missing
-# permission may have been granted. All other requests are repeated within a minute.
+Retry = Callable[[], object]
+"""Makes a request again, without a change in the cluster."""
 
 _NOT_ALLOWED = (HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
 _NO_PERMISSION = re.compile(r"\bcannot [a-z]+ resource\b")
@@ -68,31 +67,66 @@ def _reason(error: Exception) -> FailureReason | None:
     return FailureReason.FORBIDDEN if missing else FailureReason.DENIED
 
 
-class RequestFailures:
-    """The kinds of requests whose last one failed. Safe to share between threads."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Failure:
+    """A response by which requests of one kind fail, and what makes the request again."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without failures; *clock* returns monotonic seconds."""
-        self._clock = clock
+    reason: FailureReason
+    retry: Retry | None
+
+
+class RequestFailures:
+    """The kinds of requests whose last one failed. Safe to share between threads.
+
+    A request may be rare: a pod is got only on a cache miss, and an Event is dropped after some
+    refusals. So one that was refused is made again by :meth:`retry`, and its failure is current
+    until the API server accepts it.
+    """
+
+    def __init__(self) -> None:
+        """Start without failures."""
         self._lock = threading.Lock()
-        self._failed: dict[RequestKind, tuple[FailureReason, float]] = {}
+        self._refused: dict[RequestKind, _Failure] = {}
+        # Since the last response of the API server.
+        self._unreachable: dict[RequestKind, FailureReason] = {}
 
     @contextmanager
-    def observe(self, verb: str, resource: str) -> Iterator[None]:
-        """Record the result of the request that the ``with`` block makes."""
+    def observe(self, verb: str, resource: str, retry: Retry | None = None) -> Iterator[None]:
+        """Record the result of the request that the ``with`` block makes.
+
+        One without *retry* is made again anyway.
+        """
         kind = RequestKind(verb, resource)
         try:
             yield
         except REQUEST_ERRORS as error:
-            self._record(kind, _reason(error))
+            self._record(kind, _reason(error), retry)
             raise
-        self._record(kind, None)
+        self._record(kind, None, retry)
+
+    def retry(self) -> None:
+        """Make each refused request again, to learn whether it would be refused now."""
+        with self._lock:
+            refused = [*self._refused.items()]
+        for kind, failure in refused:
+            if failure.retry is None:
+                continue
+            reason = None
+            try:
+                failure.retry()
+            except Unavailable:
+                continue  # what the API server would respond is not known
+            except (Gone, Rejected) as error:
+                reason = _reason(error)
+            with self._lock:
+                if self._refused.get(kind) is failure:  # else there was a later request
+                    self._set_refused(kind, reason, failure.retry)
 
     def current(self) -> Mapping[RequestKind, FailureReason]:
-        """Return the kinds whose last request failed, in the last ten minutes."""
-        oldest = self._clock() - _REMEMBERED_SECONDS
+        """Return the kinds whose last request failed."""
         with self._lock:
-            return {kind: reason for kind, (reason, at) in self._failed.items() if at >= oldest}
+            refused = {kind: failure.reason for kind, failure in self._refused.items()}
+            return refused | self._unreachable
 
     def samples(self) -> Mapping[tuple[str, ...], float]:
         """Return a gauge of every kind by verb, resource and reason: 1 if it fails, else 0.
@@ -105,14 +139,17 @@ class RequestFailures:
             for kind in dict.fromkeys((*KINDS, *current))
         }
 
-    def _record(self, kind: RequestKind, reason: FailureReason | None) -> None:
+    def _record(self, kind: RequestKind, reason: FailureReason | None, retry: Retry | None) -> None:
         with self._lock:
-            self._failed.pop(kind, None)
-            if reason is not FailureReason.UNREACHABLE:  # the API server has responded
-                self._failed = {
-                    each: found
-                    for each, found in self._failed.items()
-                    if found[0] is not FailureReason.UNREACHABLE
-                }
-            if reason is not None:
-                self._failed[kind] = reason, self._clock()
+            if reason is FailureReason.UNREACHABLE:
+                self._unreachable[kind] = reason
+                return
+            self._unreachable.clear()
+            self._set_refused(kind, reason, retry)
+
+    def _set_refused(
+        self, kind: RequestKind, reason: FailureReason | None, retry: Retry | None
+    ) -> None:
+        self._refused.pop(kind, None)
+        if reason is not None:
+            self._refused[kind] = _Failure(reason, retry)

@@ -1,6 +1,7 @@
 """The agent's requests to the API server, with raw JSON."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 
 class Api(Client):
     """A client for one node's agent. Safe to share between threads.
+
+    What the API server refuses is made again by ``failures.retry``, writes as dry runs.
 
     Every method raises ``Unavailable`` if there is no usable response in time, and ``Rejected`` or
     ``Gone`` if the API server returns an error; those that get a pod or a claim make these
@@ -94,8 +97,11 @@ class Api(Client):
 
     def call(self, method: str, path: str, body: Json | None = None, **more: Any) -> Json:
         """Make one request, as :meth:`Client.call` does."""
-        with self.failures.observe(_VERBS[method], _resource_of(path)):
-            return super().call(method, path, body, **more)
+        call, query = super().call, dict(more.pop("query", None) or {})
+        dry = query if method == "GET" else {**query, "dryRun": "All"}
+        retry = partial(call, method, path, body, query=dry, **more)
+        with self.failures.observe(_VERBS[method], _resource_of(path), retry):
+            return call(method, path, body, query=query, **more)
 
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
         """Stream the events of a collection, as :meth:`Client.watch` does."""
@@ -110,7 +116,8 @@ class Api(Client):
         self, path: str, query: Mapping[str, str], within: float | None = None
     ) -> tuple[list[Json], str, str]:
         """List a collection, as :meth:`Client.list` does."""
-        with self.failures.observe("list", _resource_of(path)):
+        retry = partial(super().list, path, {**query, "limit": "1"}, within)
+        with self.failures.observe("list", _resource_of(path), retry):
             return super().list(path, query, within)
 
     def _get(self, what: str, namespace: str, name: str, path: str, timeout: float) -> Json | None:

@@ -26,10 +26,15 @@ _NAME_CHARACTERS = "!#$&'*+.^`|"
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """A client certificate and its key, as PEM."""
+    """A client certificate and its key, as PEM.
+
+    Attributes:
+        fields: where both are from, for errors.
+    """
 
     certificate: bytes
     key: bytes = field(repr=False)
+    fields: str = "client-certificate and client-key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +183,14 @@ def check_header(name: str, value: str) -> None:
     """Check that a value may be sent as a header; the message does not quote it.
 
     Raises:
-        CredentialsError: it has a line break or another control character.
+        CredentialsError: it has a line break or another control character, or cannot be encoded.
     """
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise CredentialsError(
+            f"the header {name} cannot be sent: its value is not valid Unicode"
+        ) from error
     if any((ord(each) < 32 and each != "\t") or ord(each) == 127 for each in value):
         raise CredentialsError(
             f"the header {name} cannot be sent: its value has a line break or another control "

@@ -18,7 +18,7 @@ from urllib3.exceptions import ReadTimeoutError
 from common.apiserver.access import ServerAccess
 from common.apiserver.errors import Gone, Rejected, TooManyRequests
 from common.apiserver.lists import decode_without_managed_fields
-from common.apiserver.rest import BROKEN, Rest, Timeout, describe
+from common.apiserver.rest import BROKEN, OnWait, Rest, Timeout, describe, log_wait
 from common.backoff import spread
 from common.errors import Unavailable
 from common.text import cut
@@ -47,15 +47,17 @@ class Client:
         *,
         user_agent: str,
         request_timeout: float | None = None,
+        on_wait: OnWait = log_wait,
     ) -> None:
         """Read the credentials, as :class:`Rest` does; no request is made yet.
 
         Each request except watches takes at most *request_timeout* seconds if that is given.
+        *on_wait* is that of :class:`Rest`.
 
         Raises:
             CredentialsError: the credentials cannot be used.
         """
-        self.rest = Rest(access, user_agent=user_agent)
+        self.rest = Rest(access, user_agent=user_agent, on_wait=on_wait)
         self._request_timeout = request_timeout
         self._lock = threading.Lock()
         self._watching: set[Any] = set()
@@ -183,7 +185,7 @@ class Client:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """End the waits of all threads at Ctrl-C: the API server may ask for hours."""
+        """End the waits of all threads at Ctrl-C."""
         try:
             yield
         except KeyboardInterrupt:
@@ -270,6 +272,9 @@ def check_status(response: Any) -> None:
         message = str(response.reason)
     if status == 410:
         raise Gone(message)
+    later = response.headers.get("Retry-After", "")
+    if later and (status == 429 or status >= 500):
+        message = f"{message} (Retry-After: {cut(later, 40)})"
     if 400 <= status < 500 and status != 429:
         raise Rejected(status, message)
     kind = TooManyRequests if status == 429 else Unavailable

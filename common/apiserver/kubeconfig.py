@@ -4,11 +4,17 @@
 ``--kubeconfig``, such as ``python -m certs status``.
 
 Fields and rules are those of client-go's ``tools/clientcmd`` 1.36: ``loader.go``,
-``validation.go``, ``client_config.go``. It differs in three points, so that nothing is done without
+``validation.go``, ``client_config.go``. It differs in some points, so that nothing is done without
 the credentials that a file names:
 
 - A user who does not exist, or has no credentials for HTTPS, is an error. kubectl prompts.
-- Credentials for HTTP to another machine are an error. kubectl does not send them.
+- Credentials for HTTP to another machine are an error. kubectl does not send them. To this machine
+  they are not sent either.
+- A ``server`` without a scheme is reached by HTTPS if a CA, a client certificate or
+  ``insecure-skip-tls-verify`` is given, as client-go decides for a complete configuration
+  (``DefaultServerUrlFor`` in ``rest/url_utils.go``). kubectl decides before it has read these
+  fields, and so takes HTTP without credentials.
+- A user name or password in ``server`` is an error. kubectl sends it instead of the user's.
 - An expired token of the ``auth-provider`` ``oidc`` is an error. kubectl renews it.
 """
 
@@ -20,7 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import yaml
 
@@ -28,6 +34,7 @@ from common.apiserver.access import (
     NOBODY,
     ClientCertificate,
     Credentials,
+    CredentialSource,
     Impersonation,
     ServerAccess,
     TokenFile,
@@ -44,6 +51,7 @@ from contract.fields import Fields
 
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
+_API_VERSION, _KIND = "v1", "Config"
 _EXTENSION = "client.authentication.k8s.io/exec"
 
 
@@ -233,6 +241,9 @@ def _load(paths: Sequence[Path]) -> _Kubeconfig:
         if loaded is None:
             continue
         top = KubeconfigFields(path.name, loaded, path.absolute().parent)
+        for name, expected in (("apiVersion", _API_VERSION), ("kind", _KIND)):
+            if top.text(name) not in ("", expected):
+                raise top.error(name, f"must be {expected}")
         current = current or top.text("current-context")
         for name, entry in _LISTS.items():
             own: dict[str, KubeconfigFields] = {}
@@ -258,6 +269,8 @@ def _yaml_problem(error: Exception) -> str:
 def _entry(merged: _Kubeconfig, context: KubeconfigFields, name: str) -> KubeconfigFields:
     field = _LISTS[name]
     wanted = context.text(field)
+    if not wanted:
+        raise context.error(field, "is required")
     found = merged.entries[name].get(wanted)
     if found is None:
         raise context.error(field, f'"{wanted}" does not exist')
@@ -270,33 +283,30 @@ def _access(
     impersonation: Impersonation,
     environment: Mapping[str, str],
 ) -> ServerAccess:
-    server = cluster.text("server")
-    if not server:
-        raise cluster.error("server", "is required")
-    server = (server if "://" in server else f"http://{server}").rstrip("/")
-    try:
-        url = urlsplit(server)
-        url.port  # noqa: B018 -- checks it
-    except ValueError as error:
-        raise cluster.error("server", f"is not a URL: {reason_of(error)}") from error
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise cluster.error("server", "must be a URL that begins with https:// or http://")
-    if "@" in url.netloc:
-        raise cluster.error("server", "must have no password: it belongs to the user")
     authorities = cluster.content("certificate-authority")
     insecure = cluster.flag("insecure-skip-tls-verify")
     if authorities and insecure:
         raise cluster.error(
             "insecure-skip-tls-verify", "must not be given together with certificate-authority"
         )
-    source = _source(cluster, user, authorities, server)
+    certificates = (
+        "certificate-authority" in cluster,
+        "certificate-authority-data" in cluster,
+        "client-certificate" in user,
+        "client-certificate-data" in user,
+    )
+    server = _server(cluster, tls=insecure or any(certificates))
+    url = urlsplit(server)
+    source: CredentialSource = _source(cluster, user, authorities, server)
     has_credentials = isinstance(source, ExecPlugin) or source.current() != Credentials()
     if url.scheme == "https" and not has_credentials:
         raise CredentialsError(f"{user.where} has no credentials")
-    if url.scheme == "http" and has_credentials and not is_local(url.hostname):
-        raise cluster.error(
-            "server", "must begin with https://: credentials are not sent over http"
-        )
+    if url.scheme == "http" and has_credentials:
+        if not is_local(url.hostname or ""):
+            raise cluster.error(
+                "server", "must begin with https://: credentials are not sent over http"
+            )
+        source = UserCredentials(user.nested(user.where, None))
     extra = user.child("as-user-extra")
     headers = impersonation_headers(
         impersonation.user or user.text("as"),
@@ -315,11 +325,59 @@ def _access(
     )
 
 
+def _server(cluster: KubeconfigFields, *, tls: bool) -> str:
+    """Return the URL of the API server without query, fragment and a slash at the end.
+
+    Without a scheme it is a host with an optional port: HTTPS if *tls*, else HTTP.
+
+    Raises:
+        CredentialsError: it is no such URL or host.
+    """
+    text = cluster.text("server")
+    if not text:
+        raise cluster.error("server", "is required")
+    has_scheme = "://" in text
+    url = _url(cluster, "server", text if has_scheme else f"http{'s' * tls}://{text}")
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise cluster.error("server", "must be a URL that begins with https:// or http://")
+    if "@" in url.netloc:
+        raise cluster.error("server", "must have no password: it belongs to the user")
+    if not has_scheme and url.path not in ("", "/"):
+        raise cluster.error("server", "must begin with https:// or http:// if it has a path")
+    return urlunsplit((url.scheme, url.netloc, url.path.rstrip("/"), "", ""))
+
+
 def _proxy(cluster: KubeconfigFields) -> str:
     proxy = cluster.text("proxy-url")
-    if proxy and urlsplit(proxy).scheme not in _PROXY_SCHEMES:
+    if not proxy:
+        return ""
+    url = _url(cluster, "proxy-url", proxy)
+    if url.scheme not in _PROXY_SCHEMES:
         raise cluster.error("proxy-url", "must begin with http://, https:// or socks5://")
+    if not url.hostname:
+        raise cluster.error("proxy-url", "must have a host")
     return proxy
+
+
+def _url(cluster: KubeconfigFields, name: str, text: str) -> SplitResult:
+    """Split the URL in a field.
+
+    Raises:
+        CredentialsError: it is not a URL.
+    """
+    # Python's own messages quote a part of the URL: that may be a password.
+    try:
+        url = urlsplit(text)
+    except ValueError as error:
+        raise cluster.error(name, "is not a URL") from error
+    try:
+        url.port  # noqa: B018 -- checks it
+    except ValueError as error:
+        raise cluster.error(name, "must have a number up to 65535 as port") from error
+    # Python removes some of these characters from a URL.
+    if not text.isprintable() or text != text.strip() or " " in url.netloc:
+        raise cluster.error(name, "is not a URL: it has a blank or a control character")
+    return url
 
 
 def _source(
@@ -344,7 +402,8 @@ def _authorization(user: KubeconfigFields) -> str:
     try:
         check_header("Authorization", token)
     except CredentialsError as error:
-        raise user.error("token", "has a line break or another control character") from error
+        reason = str(error).rpartition("its value ")[2]
+        raise user.error("token", reason) from error
     return f"Bearer {token}" if token else ""
 
 

@@ -8,6 +8,7 @@ and its retries are not used either, because they differ from those of client-go
 because programs defer their packages (``agent.__main__``).
 """
 
+import logging
 import re
 import ssl
 import tempfile
@@ -36,6 +37,8 @@ from common.apiserver.access import (
 from common.apiserver.errors import CredentialsError
 from common.errors import Unavailable
 
+log = logging.getLogger(__name__)
+
 Timeout = float | tuple[float, float]
 """Seconds for all of a request, or for the connection and for each read."""
 
@@ -50,10 +53,21 @@ MOST_KEPT = 32
 BROKEN = (urllib3.exceptions.HTTPError, OSError)
 """Errors while reading a response if the connection breaks."""
 
+OnWait = Callable[[str, float], None]
+"""Called with the status for which a request is sent again, and after how many seconds."""
+
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 _MOST_RETRIES = 10
+_LONG_WAIT_SECONDS = 5.0
+
+
+def log_wait(status: str, seconds: float) -> None:
+    """Log a wait that the API server asks for, unless it is short."""
+    if seconds >= _LONG_WAIT_SECONDS:
+        more = {"status": status, "seconds": seconds}
+        log.info("request waits, as the API server asks", extra=more)
 
 
 class Rest:
@@ -64,20 +78,23 @@ class Rest:
         access: ServerAccess | Path | None,
         *,
         user_agent: str,
+        on_wait: OnWait = log_wait,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the credentials; no request is made yet.
 
         The *access* may be a kubeconfig file, for its current context, or ``None`` for the service
-        account of the pod. Audit logs show *user_agent*. *wait* waits for an event, or so many
-        seconds, and returns whether the event has happened; *clock* is in monotonic seconds.
+        account of the pod. Audit logs show *user_agent*. *on_wait* is called before each wait that
+        the API server asks for. *wait* waits for an event, or so many seconds, and returns whether
+        the event has happened; *clock* is in monotonic seconds.
 
         Raises:
             CredentialsError: the credentials cannot be used.
         """
         self._access = _read(access)
         self._user_agent = user_agent
+        self._on_wait = on_wait
         self._wait = wait
         self._clock = clock
         self._closed = threading.Event()
@@ -98,7 +115,8 @@ class Rest:
 
         If the response is 429 or 5xx with ``Retry-After`` in seconds, the request is sent again
         after that time, up to ten times, as client-go does it with every method
-        (``rest/with_retry.go``). With a *timeout* for all of it, there is no wait beyond it.
+        (``rest/with_retry.go``). There is no wait beyond the *timeout* for all of it, or for a
+        read: client-go would wait for hours.
 
         The *body* is a JSON object; for ``PATCH`` a merge patch, or a list as JSON patch.
 
@@ -108,7 +126,7 @@ class Rest:
         Raises:
             Unavailable: no response, or the credentials cannot be renewed.
         """
-        total = timeout if isinstance(timeout, float | int) else None
+        total, longest = (None, timeout[1]) if isinstance(timeout, tuple) else (timeout, timeout)
         began, retries = self._clock(), 0
         while True:
             left = None if total is None else total - (self._clock() - began)
@@ -121,8 +139,9 @@ class Rest:
             pause = _retry_after(response)
             if pause is None or retries == _MOST_RETRIES:
                 return response
-            if total is not None and pause >= total - (self._clock() - began):
+            if pause >= longest - (self._clock() - began):
                 return response
+            self._on_wait(f"{response.status} {response.reason}", pause)
             if self._wait(self._closed, pause):
                 return response
             with suppress(*BROKEN):
@@ -297,8 +316,7 @@ def _context(access: ServerAccess, certificate: ClientCertificate | None) -> ssl
                 context.load_cert_chain(file.name, password=lambda: "")
             except (ssl.SSLError, ValueError) as error:
                 raise CredentialsError(
-                    "client-certificate and client-key are no PEM certificate with its "
-                    "key without a password"
+                    f"{certificate.fields} are no PEM certificate with its key without a password"
                 ) from error
     return context
 

@@ -177,9 +177,9 @@ class HttpServer:
     ) -> web.Response:
         operations, dry_run = self._operations, "dryRun" in request.query
         creates = (request.method, bool(target.name), target.subresource) == ("POST", False, "")
-        if dry_run and not creates:
+        if dry_run and not creates and request.method != "PATCH":
             raise errors.bad_request(
-                "dryRun: the simulated API server can only create in a dry run"
+                "dryRun: the simulated API server can only create and patch in a dry run"
             )
         match request.method, bool(target.name), target.subresource:
             case "POST", False, "":
@@ -197,9 +197,9 @@ class HttpServer:
                 obj = await _object(request)
                 return _respond(await operations.edit(target, lambda _: obj, warnings), warnings)
             case "PATCH", True, "" | "status":
-                return _respond(
-                    await operations.edit(target, await _edit(request), warnings), warnings
-                )
+                patch = await _edit(request)
+                edited = await operations.edit(target, patch, warnings, dry_run=dry_run)
+                return _respond(edited, warnings)
             case "DELETE", True, "":
                 deleted = await operations.delete(target, await _options(request), warnings)
                 if target.resource != PODS:

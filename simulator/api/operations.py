@@ -74,8 +74,10 @@ class Operations:
         await self._admission.validate(request, admitted, warnings)
         return self._store.create(resource, admitted, dry_run=dry_run)
 
-    async def edit(self, target: RequestTarget, edit: Edit, warnings: list[str]) -> Json:
-        """Change an object or its status.
+    async def edit(
+        self, target: RequestTarget, edit: Edit, warnings: list[str], *, dry_run: bool = False
+    ) -> Json:
+        """Change an object or its status; a dry run stores nothing.
 
         Raises:
             StatusError: the request is refused, or the object does not exist.
@@ -89,11 +91,14 @@ class Operations:
                 raise errors.StatusError(422, "Invalid", str(error)) from error
             self._check_preconditions(target, old, new["metadata"])
             new = decoded(resource, _restore_protected(target, old, new))
-            request = ReviewRequest(target, "UPDATE", (resource.api_version, resource.kind), old)
+            kind = (resource.api_version, resource.kind)
+            request = ReviewRequest(target, "UPDATE", kind, old, dry_run)
             admitted = await self._admission.mutate(request, new, warnings) or new
             admitted = decoded(resource, _restore_protected(target, old, admitted))
             check(resource, admitted)
             await self._admission.validate(request, admitted, warnings)
+            if dry_run:
+                return admitted
             if self._store.find(resource, target.namespace, target.name) is old:
                 return self._store.update(resource, admitted, based_on=old)
         raise errors.modified(resource, target.name)

@@ -16,7 +16,8 @@ from view.model.words import clamp
 
 _QUIET_WATCH_SECONDS = "60"
 """Timeout of a watch on Events. Only the API server's watch cache sends bookmarks, and it does not
-hold Events: without a timeout the client would take a silent watch for broken."""
+hold Events: without a timeout the client would take a silent watch for broken. Also of a watch on
+one namespace because all may not be read: by then the permission may have been granted."""
 
 FORBIDDEN = 403
 _MOST_SINGLE_NODES = 50
@@ -124,6 +125,7 @@ class FollowedCollection(Collection[Json]):
         self._own_nodes = own_nodes
         self._now = now
         self._read = ""  # version of a list that no watch has continued yet
+        self._is_narrow = False  # whether one namespace is read because all may not be
         self._known: dict[str, Json] = {}
 
     def load(self) -> None:
@@ -143,12 +145,19 @@ class FollowedCollection(Collection[Json]):
             return version or self._read_all()
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Yield the events since a version."""
+        """Yield the events since a version.
+
+        Raises:
+            Gone: the version is too old, or only one namespace could be read: list again.
+            Unavailable: the stream broke.
+        """
         query = {**self.query, "resourceVersion": version}
-        if self.of.what == "events":
+        if self.of.what == "events" or self._is_narrow:
             query["timeoutSeconds"] = _QUIET_WATCH_SECONDS
         with self._tracking_loss():
             yield from self.client.watch(self.path, query)
+        if self._is_narrow:
+            raise Gone("whether all namespaces may be read by now")
 
     @contextmanager
     def _tracking_loss(self) -> Iterator[None]:
@@ -180,7 +189,7 @@ class FollowedCollection(Collection[Json]):
                 self._on_gap(self.of, replace(gap, namespace="", some=some))
                 raise
         self._on_gap(self.of, gap)
-        self.listed, self.lost = True, None
+        self.listed, self.lost, self._is_narrow = True, None, gap is not None
         return version
 
     def _list_namespace(self) -> str:

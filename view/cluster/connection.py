@@ -14,6 +14,7 @@ from common.apiserver.access import (
 from common.apiserver.client import Client
 from common.apiserver.errors import CredentialsError
 from common.apiserver.kubeconfig import context_names, load_context
+from common.apiserver.rest import OnWait, log_wait
 
 USER_AGENT = "kubectl-gpu"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
@@ -36,8 +37,11 @@ def connect(  # noqa: PLR0913 -- flags of kubectl, by keyword
     user: str = "",
     groups: Sequence[str] = (),
     request_timeout: float | None = None,
+    on_wait: OnWait = log_wait,
 ) -> ClusterConnection:
     """Read credentials and return a client; no request is sent yet.
+
+    *on_wait* is called before each wait that the API server asks for.
 
     Raises:
         CredentialsError: there are no credentials, or they cannot be used.
@@ -50,7 +54,7 @@ def connect(  # noqa: PLR0913 -- flags of kubectl, by keyword
         headers = impersonation_headers(user, "", groups, {})
         access = replace(service_account(environment), impersonation=headers)
         namespace = _own_namespace(SERVICE_ACCOUNT / "namespace")
-    client = Client(access, user_agent=user_agent, request_timeout=request_timeout)
+    client = Client(access, user_agent=user_agent, request_timeout=request_timeout, on_wait=on_wait)
     return ClusterConnection(client, namespace)
 
 

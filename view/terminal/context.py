@@ -108,6 +108,9 @@ class CommandContext:
         self._timing = timing
         color = options.color is not False and not os.environ.get("NO_COLOR")
         self.screen = Screen(sys.stdout, color=color)
+        # What the user was told that requests wait for; ``None`` once the screen shows delays.
+        self._waits: set[str] | None = set()
+        self._waits_lock = threading.Lock()
 
     @property
     def wide(self) -> bool:
@@ -139,7 +142,17 @@ class CommandContext:
             user=options.as_user or "",
             groups=options.as_group or (),
             request_timeout=options.request_timeout,
+            on_wait=self._show_wait,
         )
+
+    def _show_wait(self, status: str, seconds: float) -> None:
+        """Write once what the command waits for, although several of its requests do."""
+        text = f"The API server responds {status}: trying again in {seconds:g}s, as it asks"
+        with self._waits_lock:
+            if self._waits is None or text in self._waits:
+                return
+            self._waits.add(text)
+        click.echo(safe(text), err=True)
 
     @property
     def namespace(self) -> str:
@@ -226,6 +239,7 @@ class CommandContext:
         gc.enable()
         stop = threading.Event()
         version, made, last = cluster.version, -1, None
+        self._waits = None
         cluster.follow(stop)
         monotonic, at = self._timing.monotonic, 0.0
         shown = CommandOutput("", (), ())

@@ -9,17 +9,20 @@ import pytest
 import yaml
 
 from agent.errors import Unavailable
-from agent.kubernetes_api.access import KINDS, FailureReason, RequestFailures
+from agent.kubernetes_api.access import KINDS, FailureReason
 from agent.kubernetes_api.client import Api, Json, Rejected
 from agent.kubernetes_api.node import NodeReader
 from common.apiserver.events import EventSubject, Notice, create
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
-from tests.agent.fakes import NAMES, FakeClock, make_manifest
+from simulator.client import ApiClient
+from tests.agent.fakes import NAMES, make_manifest
 
 NOTICE = Notice(EventSubject("Pod", "default", "a", "uid-a"), "GPURefused", "no card fits")
 PODS = "/api/v1/pods"
 RBAC = Path(__file__).parents[3] / "deploy/base/agent/rbac.yaml"
+OBJECTS = (PODS, "/api/v1/nodes", "/api/v1/events")
+PATCH: Json = {"metadata": {"annotations": {"a": "b"}}}
 FORBIDDEN = (
     'pods is forbidden: User "system:serviceaccount:gpu-turnstile-node:gpu-turnstile-agent" '
     'cannot list resource "pods" in API group "" at the cluster scope'
@@ -37,9 +40,9 @@ CALLS: dict[tuple[str, str], Callable[[Api], object]] = {
     ("list", "pods"): lambda api: api.list(PODS, {}),
     ("watch", "pods"): lambda api: next(api.watch(PODS, {"resourceVersion": "0"})),
     ("get", "pods"): lambda api: api.get_pod("default", "a"),
-    ("patch", "pods"): lambda api: api.patch_pod("default", "a", {}),
+    ("patch", "pods"): lambda api: api.patch_pod("default", "a", PATCH),
     ("get", "nodes"): lambda api: api.get_node("n1"),
-    ("patch", "nodes"): lambda api: api.patch_node("n1", {}),
+    ("patch", "nodes"): lambda api: api.patch_node("n1", PATCH),
     ("create", "events"): lambda api: create(api, NOTICE, at=0.0),
     ("patch", "events"): lambda api: api.patch_event("default", "a.1", {}),
 }
@@ -116,16 +119,51 @@ def test_an_api_server_that_responds_is_reachable_for_all_requests(
     assert api.failures.current() == {}
 
 
-def test_a_failure_that_is_not_tried_again_is_forgotten_after_ten_minutes() -> None:
-    """An Event is dropped; the permission may be granted before the next one."""
-    clock = FakeClock()
-    failures = RequestFailures(clock)
-    with suppress(Rejected), failures.observe("create", "events"):
-        raise Rejected(401, "Unauthorized")
-    clock.now += 600
-    assert failures.current() == {("create", "events"): FailureReason.UNAUTHORIZED}
-    clock.now += 1
-    assert failures.current() == {}
+@pytest.mark.parametrize("kind", [each for each in CALLS if each[0] != "watch"])
+def test_a_refused_request_is_made_again_until_it_is_accepted_and_changes_nothing(
+    api: Api, server: ApiServer, admin: ApiClient, kind: tuple[str, str]
+) -> None:
+    """A pod is got and an Event created only now and then: the permission may be back since."""
+    server.apply(
+        make_manifest("a"), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    )
+    server.fail(Fault(403, message=FORBIDDEN))
+    with suppress(Rejected, Unavailable):
+        CALLS[kind](api)
+    for fault, reason in (
+        (Fault(403, message=FORBIDDEN), FailureReason.FORBIDDEN),
+        (Fault(503, message="overloaded"), FailureReason.FORBIDDEN),  # nothing new is known
+        (Fault(403, message=POLICY), FailureReason.DENIED),
+        (Fault(401, message="Unauthorized"), FailureReason.UNAUTHORIZED),
+    ):
+        server.fail(fault)
+        api.failures.retry()
+        assert api.failures.current() == {kind: reason}
+    server.restore()
+    before = [admin.get(each) for each in OBJECTS]
+    since = len(server.requests)
+    api.failures.retry()
+    (request,) = server.requests[since:]
+    assert (request.verb, request.resource) == kind
+    assert ("dryRun=All" in request.query) == (kind[0] in {"create", "patch"})
+    assert api.failures.current() == {}
+    api.failures.retry()
+    assert len(server.requests) == since + 1
+    assert [admin.get(each) for each in OBJECTS] == before
+
+
+def test_a_missing_permission_outlasts_an_outage(api: Api, server: ApiServer) -> None:
+    server.fail(Fault(403, message=FORBIDDEN))
+    with suppress(Unavailable):
+        api.get_pod("default", "a")
+    server.set_outage(Outage.REFUSED)
+    with suppress(Unavailable):
+        api.get_pod("default", "a")
+    assert api.failures.current() == {("get", "pods"): FailureReason.UNREACHABLE}
+    server.set_outage(Outage.NONE)
+    server.restore()
+    api.list(PODS, {})
+    assert api.failures.current() == {("get", "pods"): FailureReason.FORBIDDEN}
 
 
 class FakeNodeApi(Api):

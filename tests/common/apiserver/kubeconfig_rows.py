@@ -2,7 +2,7 @@
 
 import base64
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import trustme
@@ -35,13 +35,22 @@ def printing(status: object, version: str = EXEC, **more: object) -> Json:
     return {"exec": plugin | more}
 
 
+def printed(text: str) -> Json:
+    """Return a user whose plugin prints *text*."""
+    return printing({}, command="printf", args=["%s", text])
+
+
 def bearer(token: str) -> Headers:
     return {"authorization": [f"Bearer {token}"]}
 
 
 @dataclass
 class Row:
-    """A user and a cluster of a kubeconfig, flags, and the headers that are sent, or our error."""
+    """A user and a cluster of a kubeconfig, flags, and the headers that are sent, or our error.
+
+    ``HOST`` in a field of the cluster is the server's host and port; one that is *plain* has no
+    TLS. kubectl does what is *alike*.
+    """
 
     user: Json
     sent: Headers | None = None
@@ -49,6 +58,7 @@ class Row:
     cluster: Json = field(default_factory=dict)
     flags: Impersonation = NOBODY
     alike: bool = True
+    plain: bool = False
 
 
 CHAIN, KEY = USER.cert_chain_pems[0].bytes(), USER.private_key_pem.bytes()
@@ -62,17 +72,48 @@ SCRIPT["env"] = [{"name": "A", "value": "1"}, TEXT]
 AS = T | {"as": "alice", "as-groups": ["g1", "g2"], "as-uid": "7"}
 AS_SENT = bearer("t") | {"impersonate-user": ["alice"], "impersonate-uid": ["7"]}
 CA_DATA = encoded(CA.cert_pem.bytes())
+NO_CA = {"certificate-authority": ""}
 GROUP_ALONE = "a group, UID or extra field is to be impersonated, but no user: --as is missing"
 MISSING = "No such file or directory"
 CONTROL = "has a line break or another control character"
 UNTRUSTED = "API server: the certificate of SERVER is not trusted: "
 GETTING = "API server: getting credentials: "
 PLUGIN = f"{GETTING}the credential plugin "
+UNUSABLE = f"{PLUGIN}echo returned unusable credentials: "
+T1 = bearer("t")
+
+
+BAD_STATUS: dict[str, tuple[object, ...]] = {
+    "status is missing": (None,),
+    "status must be an object": ([], "secret"),
+    "status has neither token nor clientCertificateData": ({}, {"token": ""}),
+    "status.token must be a string": ({"token": 1}, {"token": ["secret"]}),
+    f"status.token {CONTROL}": ({"token": "a\nb"}, {"token": "secret\n"}, {"token": "a\0"}),
+    "status.clientCertificateData needs status.clientKeyData": (
+        T | {"clientCertificateData": "secret"},
+    ),
+    "status.clientKeyData needs status.clientCertificateData": ({"clientKeyData": "secret"},),
+    "status.clientKeyData must be a string": ({"clientCertificateData": "x", "clientKeyData": 1},),
+    "status.expirationTimestamp must be a string": (T | {"expirationTimestamp": 1796000000},),
+    "status.expirationTimestamp must be a time such as 2026-01-31T12:00:00Z": tuple(
+        T | {"expirationTimestamp": each}
+        for each in (
+            *("", "tomorrow", "2026-12-01", "2026-12-01T00:00:00", "20261201T000000Z"),
+            *("2026-13-01T00:00:00Z", "2026-12-01 00:00:00Z", "2026-12-01T00:00:00+0100"),
+        )
+    ),
+}
+"""What a plugin prints as ``status``, by our error."""
 
 
 def refused(user: Json, error: str, **more: Any) -> Row:
     """A row of which nothing is sent."""
     return Row(user, error=error, **more)
+
+
+def unusable(status: object, error: str) -> Row:
+    """A row of a plugin that prints such a ``status``."""
+    return refused(printing(status), f"{UNUSABLE}{error}")
 
 
 def at(error: str = "", **cluster: Any) -> Row:
@@ -155,6 +196,14 @@ ROWS = {
         f"the header Impersonate-User cannot be sent: its value {CONTROL}",
         flags=Impersonation("a\nb"),
     ),
+    "--as in another encoding": replace(
+        refused(
+            T,
+            "the header Impersonate-User cannot be sent: its value is not valid Unicode",
+            flags=Impersonation("\udcff"),
+        ),
+        alike=False,  # it sends the bytes
+    ),
     # The server and its certificate.
     "CA in the file": at(certificate_authority="", certificate_authority_data=CA_DATA),
     "CA that is none": at(
@@ -179,7 +228,50 @@ ROWS = {
         'cluster "k": proxy-url must begin with http://, https:// or socks5://',
         proxy_url="ftp://127.0.0.1:1",
     ),
+    "proxy without a host": at('cluster "k": proxy-url must have a host', proxy_url="http://"),
+    "proxy with a part of a password as port": at(
+        'cluster "k": proxy-url must have a number up to 65535 as port', proxy_url="http://u:s3/@p"
+    ),
+    "proxy that is no URL": at('cluster "k": proxy-url is not a URL', proxy_url="http://[::1"),
     "no server": at('cluster "k": server is required', server=""),
+    "HTTPS:// with a query": at(server="HTTPS://HOST/?x=1#f"),
+    # kubectl decides on https before it has read the fields of TLS.
+    "no scheme with CA": replace(at(server="HOST"), alike=False),
+    "no scheme with CA in the file": replace(
+        at(server="HOST/", certificate_authority="", certificate_authority_data=CA_DATA),
+        alike=False,
+    ),
+    "no scheme, insecure": replace(
+        at(server="HOST", certificate_authority="", insecure_skip_tls_verify=True), alike=False
+    ),
+    "no scheme with a certificate": Row(CERT, {}, cluster={"server": "HOST"}, alike=False),
+    "no scheme with a certificate alone": refused(
+        CERT_FILES,
+        f"{UNTRUSTED}*",
+        cluster={"server": "HOST", "certificate-authority": ""},
+        alike=False,
+    ),
+    "no scheme, nothing of TLS": Row(T, {}, cluster={"server": "HOST"} | NO_CA, plain=True),
+    "no scheme, tls-server-name": Row(
+        T, {}, cluster={"server": "HOST", "tls-server-name": NAME} | NO_CA, plain=True
+    ),
+    "no scheme with a path": at('cluster "k": server must begin *', server="HOST/a"),
+    "http to this machine": Row(T, {}, cluster={"server": "http://HOST"}, plain=True),
+    "http and exec": Row(
+        printing({}, command="false"), {}, cluster={"server": "http://HOST"}, plain=True
+    ),
+    "http and as": Row(
+        T | {"as": "alice"},
+        {"impersonate-user": ["alice"]},
+        cluster={"server": "http://HOST"},
+        plain=True,
+    ),
+    "no scheme to another machine": refused(
+        T,
+        'cluster "k": server must begin with https://: credentials are not sent over http',
+        cluster={"server": "192.0.2.1:8080"} | NO_CA,
+        alike=False,  # it sends the request without them
+    ),
     "http to another machine": refused(
         T,
         'cluster "k": server must begin with https://: credentials are not sent over http',
@@ -231,21 +323,49 @@ ROWS = {
     "exec: failure": refused(
         printing({}, command="false"), f"{PLUGIN}false failed with exit code 1"
     ),
-    "exec: nothing in it": refused(
-        printing({}), f"{PLUGIN}echo returned neither a token nor a certificate"
+    "exec: no kind": Row(printed(credential(T).replace('"ExecCredential"', "null")), bearer("t")),
+    "exec: expires": Row(printing(T | {"expirationTimestamp": "2026-01-31T12:00:00.5+01:00"}), T1),
+    "exec: has expired": Row(printing(T | {"expirationTimestamp": "2020-01-31T12:00:00Z"}), T1),
+    "exec: no time": Row(printing(T | {"expirationTimestamp": None}), T1),
+    "exec: YAML": replace(
+        refused(
+            printed(f"apiVersion: {EXEC}\nstatus: {{token: t}}"), f"{PLUGIN}printf printed no JSON"
+        ),
+        alike=False,  # it reads it
     ),
-    "exec: certificate without key": refused(
-        printing(T | {"clientCertificateData": "x"}),
-        f"{PLUGIN}echo returned only one of certificate and key",
+    "exec: half a character in a token": replace(
+        unusable({"token": "\ud800"}, "status.token must be a string"),
+        alike=False,  # it sends another character
     ),
-    "exec: another version": refused(
-        printing(T, f"{EXEC}beta1"), f"{PLUGIN}echo did not return an ExecCredential of {EXEC}"
-    ),
-    "exec: no JSON": refused(
-        printing({}, args=["secret"]), f"{PLUGIN}echo printed no ExecCredential"
-    ),
-    "exec: line break in a token": refused(
-        printing({"token": "a\nb"}),
-        f"{GETTING}the header Authorization cannot be sent: its value {CONTROL}",
-    ),
+    **{
+        f"exec: {error}: {text[:40]}": refused(printed(text), f"{PLUGIN}printf printed {error}")
+        for error, texts in {
+            "no JSON": ("", "secret", credential(T)[:-1], f"{credential(T)} x", "[" * 100_000),
+            "no JSON object": ("[]", "null", "1"),
+        }.items()
+        for text in texts
+    },
+    **{
+        f"exec: {error}: {status}": unusable(status, error)
+        for error, found in BAD_STATUS.items()
+        for status in found
+    },
+    **{
+        f"exec: {error}: {text[:40]}": refused(
+            printed(text), f"{PLUGIN}printf returned unusable credentials: {error}"
+        )
+        for error, text in {
+            f"apiVersion must be {EXEC}, as in the kubeconfig": credential(T, f"{EXEC}beta1"),
+            "apiVersion must be a string": json.dumps({"apiVersion": 1, "status": T}),
+            "kind must be ExecCredential": credential(T).replace("ExecCredential", "Secret"),
+        }.items()
+    },
+    **{
+        f"exec: no PEM: {certificate[:9]}, {key[:9]}": refused(
+            printing({"clientCertificateData": certificate, "clientKeyData": key}),
+            f"{GETTING}clientCertificateData and clientKeyData of the credential plugin echo are "
+            "no PEM certificate with its key without a password",
+        )
+        for certificate, key in (("secret", KEY.decode()), (CHAIN.decode(), "secret"))
+    },
 }

@@ -5,12 +5,13 @@ import os
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from common.apiserver.access import NOBODY, Impersonation, proxy_of_environment
+from common.apiserver.access import NOBODY, Credentials, Impersonation, proxy_of_environment
 from common.apiserver.errors import CredentialsError
 from common.apiserver.exec_plugin import ExecPlugin, ExecSettings
 from common.apiserver.kubeconfig import context_names, load_context
@@ -38,7 +39,9 @@ from tests.deploy.kustomize import kubectl
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Mapping[bool, ApiServer]]:
+def servers() -> Iterator[Mapping[bool | None, ApiServer]]:
+    """By whether a client certificate is demanded; ``None`` is the one without TLS."""
+
     def tls(*, demanded: bool) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         CA.issue_cert("127.0.0.1", NAME).configure_cert(context)
@@ -50,8 +53,9 @@ def servers() -> Iterator[Mapping[bool, ApiServer]]:
     with (
         ApiServer(Settings(tls=tls(demanded=True))) as strict,
         ApiServer(Settings(tls=tls(demanded=False))) as lax,
+        ApiServer() as plain,
     ):
-        yield {True: strict, False: lax}
+        yield {True: strict, False: lax, None: plain}
 
 
 @pytest.fixture
@@ -80,10 +84,15 @@ def write(path: Path, user: object, cluster: Json, *, name: str = "c", ca: str =
     return path
 
 
-def prepare(row: Row, files: Path, servers: Mapping[bool, ApiServer]) -> tuple[ApiServer, Path]:
+def prepare(
+    row: Row, files: Path, servers: Mapping[bool | None, ApiServer]
+) -> tuple[ApiServer, Path]:
     demanded = row.user.keys() >= CERT.keys() or row.user.keys() >= CERT_FILES.keys()
-    server = servers[demanded or "clientKeyData" in json.dumps(row.user)]
-    return server, write(files / "config", row.user, {"server": server.url} | row.cluster)
+    demanded = demanded or "clientKeyData" in json.dumps(row.user)
+    server = servers[None if row.plain else demanded]
+    cluster = json.dumps({"server": server.url} | row.cluster)
+    cluster = cluster.replace("HOST", server.url.rpartition("/")[2])
+    return server, write(files / "config", row.user, json.loads(cluster))
 
 
 def last_sent(server: ApiServer, since: int) -> Headers | None:
@@ -113,7 +122,7 @@ def send(path: Path, flags: Impersonation = NOBODY) -> str:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_credentials_of_a_kubeconfig_are_sent_or_the_reason_is_one_line(
-    files: Path, servers: Mapping[bool, ApiServer], name: str
+    files: Path, servers: Mapping[bool | None, ApiServer], name: str
 ) -> None:
     row = ROWS[name]
     server, path = prepare(row, files, servers)
@@ -130,7 +139,7 @@ def test_credentials_of_a_kubeconfig_are_sent_or_the_reason_is_one_line(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.alike])
 def test_kubectl_sends_the_same_or_nothing_too(
-    files: Path, servers: Mapping[bool, ApiServer], name: str
+    files: Path, servers: Mapping[bool | None, ApiServer], name: str
 ) -> None:
     row = ROWS[name]
     server, path = prepare(row, files, servers)
@@ -147,7 +156,7 @@ def test_kubectl_sends_the_same_or_nothing_too(
 
 
 def test_the_first_of_several_files_decides_and_paths_are_relative_to_their_own(
-    files: Path, servers: Mapping[bool, ApiServer]
+    files: Path, servers: Mapping[bool | None, ApiServer]
 ) -> None:
     server = {"server": servers[False].url}
     (files / "other").mkdir()
@@ -187,6 +196,9 @@ def changed(path: Path, change: str, value: object) -> None:
         ("contexts.context.user", "zz", 'context "c": user "zz" does not exist'),
         ("contexts.context.user", "", 'the user of context "c" has no credentials'),
         ("contexts.context.cluster", "zz", 'context "c": cluster "zz" does not exist'),
+        ("contexts.context.cluster", "", 'context "c": cluster is required'),
+        ("kind", "Pod", "config: kind must be Config"),
+        ("apiVersion", "v2", "config: apiVersion must be v1"),
         ("clusters", [], 'context "c": cluster "k" does not exist'),
         ("users", [{"name": "u"}, {"name": "u"}], 'config: users has "u" twice'),
         ("users", {"u": {}}, "config: users must be a list"),
@@ -197,11 +209,22 @@ def changed(path: Path, change: str, value: object) -> None:
             "https://u:secret@a",
             'cluster "k": server must have no password: it belongs to the user',
         ),
-        ("clusters.cluster.server", "https://a:b", 'cluster "k": server is not a URL: *'),
-        (
-            "clusters.cluster.server",
-            "ftp://a",
-            'cluster "k": server must be a URL that begins with https:// or http://',
+        *(
+            ("clusters.cluster.server", server, f'cluster "k": server {text}')
+            for text, servers in {
+                "must have a number up to 65535 as port": (
+                    *("https://a:b", "https://a:65536", "https://::1:6443", "https:a:1"),
+                ),
+                "must be a URL that begins with https:// or http://": (
+                    *("ftp://a", "tcp://a:1", "https://", "//a", "/a"),
+                ),
+                "must begin with https:// or http:// if it has a path": ("a:1/b", "https:/a"),
+                "is not a URL: it has a blank or a control character": (
+                    *(" ", " https://a", "https://a ", "https://a\n", "https://a b/c"),
+                ),
+                "is not a URL": ("https://[::1", "https://a\u2100.example"),
+            }.items()
+            for server in servers
         ),
     ],
 )
@@ -215,6 +238,27 @@ def test_a_field_that_cannot_be_used_is_one_line_that_names_it_and_its_file(
     head = f"kubeconfig: cannot use {path}: {text.removesuffix('*')}"
     assert str(caught.value)[: len(head)] == head
     assert text.endswith("*") or str(caught.value) == head
+
+
+@pytest.mark.parametrize(
+    ("server", "url"),
+    [
+        ("https://a", "https://a"),
+        ("HTTPS://A:6443", "https://A:6443"),
+        ("https://a:6443/", "https://a:6443"),
+        ("https://a/k8s/clusters/c//", "https://a/k8s/clusters/c"),
+        ("https://a/b?x=1#f", "https://a/b"),
+        ("https://[fd00::1]:6443/b", "https://[fd00::1]:6443/b"),
+        ("[fd00::1]:6443", "https://[fd00::1]:6443"),
+        ("a:6443", "https://a:6443"),
+        ("a/", "https://a"),
+    ],
+)
+def test_the_servers_url_has_neither_query_nor_slash_at_the_end(
+    files: Path, server: str, url: str
+) -> None:
+    path = write(files / "config", {"token": "t"}, {"server": server})
+    assert load_context([path], environment={})[0].server == url
 
 
 @pytest.mark.parametrize(
@@ -250,22 +294,37 @@ def test_an_oidc_token_is_sent_until_it_expires(files: Path, *, valid: bool) -> 
             load_context([path], environment={})
 
 
-def test_a_plugin_is_run_once_until_its_credentials_expire_or_are_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_plugin_is_run_once_until_its_credentials_expire_or_a_minute_after_it_failed(
+    tmp_path: Path, *, fails: bool
+) -> None:
+    """Each run may ask the user; a program that runs for long tries again."""
     text = credential({"token": "t", "expirationTimestamp": "2026-01-01T00:00:00Z"})
-    script = f"echo run >> {tmp_path}/runs; echo '{text}'"
+    script = f"echo run >> {tmp_path}/runs; echo '{text}'; exit {int(fails)}"
     settings = ExecSettings(*("sh", ("-c", script), {}, EXEC, "", "IfAvailable"), cluster=None)
-    now = [datetime(2025, 12, 31, tzinfo=UTC)]
-    plugin = ExecPlugin(settings, lambda: now[0])
-
-    def runs() -> int:
-        plugin.current()
-        return len((tmp_path / "runs").read_text().splitlines())
-
-    assert [runs(), runs()] == [1, 1]
-    plugin.reject(plugin.current())
-    assert [runs(), runs()] == [2, 2]
-    now[0] = datetime(2026, 1, 2, tzinfo=UTC)
-    assert [runs(), runs()] == [3, 4]
+    now = datetime(2025, 12, 31, tzinfo=UTC)
+    plugin = ExecPlugin(settings, lambda: now)
+    counted = [0]
+    for passed, reject, count in (
+        (timedelta(), False, 1),
+        (timedelta(), True, 1),  # other credentials would not be printed at once
+        (timedelta(seconds=59), False, 1),
+        (timedelta(seconds=1), False, 2),
+        (timedelta(hours=1), False, 3 if fails else 2),
+        (timedelta(), True, 3),
+        (timedelta(days=1), False, 4),  # from now on it prints expired credentials
+        (timedelta(seconds=59), True, 4),
+        (timedelta(seconds=1), False, 5),
+        (timedelta(hours=-1), False, 6),  # the system's clock was set
+    ):
+        now += passed
+        if reject:
+            plugin.reject(Credentials("Bearer t"))
+        for _ in range(2):
+            with suppress(CredentialsError):
+                plugin.current()
+        counted.append(len((tmp_path / "runs").read_text().splitlines()))
+        assert counted[-1] == count, (counted, now)
 
 
 def test_provide_cluster_info_has_the_clusters_fields_and_its_extension(files: Path) -> None:

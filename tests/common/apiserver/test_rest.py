@@ -105,6 +105,7 @@ class Waits:
 
     def __init__(self, then: Callable[[], None] = lambda: None, after: int = 0) -> None:
         self.seconds: list[float] = []
+        self.reported: list[tuple[int, float]] = []
         self._then = then
         self._after = after
 
@@ -113,6 +114,10 @@ class Waits:
         if len(self.seconds) == self._after:
             self._then()
         return closed.is_set()
+
+    def report(self, status: str, seconds: float) -> None:
+        assert len(self.reported) == len(self.seconds)  # before it waits
+        self.reported.append((int(status[:3]), seconds))
 
     def clock(self) -> float:
         return sum(self.seconds)
@@ -136,7 +141,7 @@ def connect(url: str, waits: Waits | None = None) -> Rest:
     access = ServerAccess(url, NoCredentials())
     if waits is None:
         return Rest(access, user_agent="test")
-    return Rest(access, user_agent="test", wait=waits, clock=waits.clock)
+    return Rest(access, user_agent="test", on_wait=waits.report, wait=waits, clock=waits.clock)
 
 
 _EACH: Timeout = (60.0, 60.0)
@@ -161,7 +166,12 @@ def test_a_request_is_sent_again_after_the_time_that_the_server_names(
     ("status", "header", "timeout", "waited"),
     [
         *((status, "1", _EACH, []) for status in (404, 409)),
-        *((503, header, _EACH, []) for header in ("", "Fri, 27 Nov 2026 00:00:00 GMT", "-1")),
+        *(
+            (503, header, _EACH, [])
+            for header in ("", "Fri, 27 Nov 2026 00:00:00 GMT", "-1", "1.5", "soon", "9" * 10)
+        ),
+        *((status, "3600", _EACH, []) for status in (429, 503)),  # client-go would wait
+        *((429, "60", _EACH, []), (429, "59", _EACH, [59]), (429, "25", _EACH, [25, 25])),
         (429, "1", _EACH, [1] * 10),  # never more
         *((429, "60", 30.0, []), (429, "30", 30.0, []), (429, "20", 30.0, [20])),
         (429, "9", 30.0, [9] * 3),
@@ -175,6 +185,7 @@ def test_retries_end_within_the_timeout_of_the_whole_request_or_after_ten(
     rest = connect(plain.url, waits)
     assert rest.request("GET", "/api/v1/pods", timeout=timeout).status == status
     assert waits.seconds == waited
+    assert waits.reported == [(status, each) for each in waited]
     assert len(plain.requests) == len(waited) + 1
 
 
@@ -186,7 +197,7 @@ def test_a_retry_has_the_rest_of_the_timeout_as_the_servers_own(plain: ApiServer
 
 
 def test_a_closed_client_does_not_wait(plain: ApiServer) -> None:
-    plain.fail(Fault(429, retry_after="3600"))
+    plain.fail(Fault(429, retry_after="59"))
 
     def wait(closed: threading.Event, seconds: float) -> bool:
         rest.close()

@@ -71,6 +71,28 @@ def test_a_watch_without_bookmarks_ends_before_the_timeout_for_silent_watches() 
         thread.join()
 
 
+def test_a_permission_for_all_namespaces_is_used_once_it_is_granted() -> None:
+    """Until then the watch on the one namespace goes on, whose end is no error."""
+    one = make_pod("a", (30, 4))
+    api = FakeApi({**EMPTY, "/api/v1/namespaces/default/pods": [one]})
+    granted = api.responses.pop(PODS)
+    live, stop = cluster(api), threading.Event()
+    threads = live.follow(stop)
+
+    def missing() -> list[str]:
+        return [f"{gap.verb} {gap.what}" for gap in live.report().gaps]
+
+    eventually(lambda: missing() == ["list pods"], "the missing permission")
+    watched = "/api/v1/namespaces/default/pods"
+    eventually(lambda: watched in api.watched, "the watch on one namespace")
+    assert int(api.watched[watched]["timeoutSeconds"]) <= 60
+    api.responses[PODS] = granted
+    eventually(lambda: missing() == [], "it is missing no more")
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
 def test_objects_missing_in_a_new_list_are_dropped() -> None:
     api = FakeApi({"/api/v1/nodes": [make_node("n1", 1)], PODS: [make_pod("a", (30, 4))]})
     api.responses["/api/v1/events"] = [scenes.denied()]

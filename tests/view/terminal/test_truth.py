@@ -311,7 +311,7 @@ def test_each_request_has_the_timeout_of_the_flag(api: ApiServer, gpu: Gpu, word
 def test_an_interrupt_ends_the_pause_before_a_repeated_request(api: ApiServer, gpu: Gpu) -> None:
     # A shell starts background jobs with it ignored.
     given = signal.signal(signal.SIGINT, signal.default_int_handler)
-    api.fail(Fault(429, retry_after="3600"))
+    api.fail(Fault(429, retry_after="29"))
     since = len(api.requests)
 
     def interrupt() -> None:
@@ -326,11 +326,31 @@ def test_an_interrupt_ends_the_pause_before_a_repeated_request(api: ApiServer, g
         signal.signal(signal.SIGINT, given)
 
 
-def test_a_pause_longer_than_the_timeout_is_an_error(api: ApiServer, gpu: Gpu) -> None:
-    api.fail(Fault(429, message="too many requests", retry_after="3600"))
-    found = gpu("nodes", "--request-timeout", "1m30s")
-    assert (found.code, found.out) == (1, "")
-    assert found.err == "Error from server (TooManyRequests): too many requests\n"
+def test_a_command_says_once_what_its_requests_wait_for(api: ApiServer, gpu: Gpu) -> None:
+    api.fail(Fault(429, retry_after="1"))
+    since = len(api.requests)
+
+    def restore() -> None:
+        eventually(lambda: len(requests_since(api, since)) == 4, "its requests")
+        api.restore()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(restore)
+        found = gpu("nodes")
+    text = "The API server responds 429 Too Many Requests: trying again in 1s, as it asks\n"
+    assert (found.code, found.err) == (0, text)
+
+
+@pytest.mark.parametrize("words", ["nodes", "nodes --request-timeout 1m30s", "explain big", "top"])
+@pytest.mark.parametrize("later", ["3600", "Fri, 27 Nov 2026 00:00:00 GMT"])
+def test_a_pause_longer_than_the_timeout_is_an_error_at_once(
+    api: ApiServer, gpu: Gpu, words: str, later: str
+) -> None:
+    for status, reason in ((429, "TooManyRequests"), (503, "ServiceUnavailable")):
+        api.fail(Fault(status, message="not now", retry_after=later))
+        found = gpu(*words.split())
+        assert (found.code, found.out) == (1, "")
+        assert found.err == f"Error from server ({reason}): not now (Retry-After: {later})\n"
 
 
 def test_a_json_list_has_its_schema_and_age(api: ApiServer, gpu: Gpu) -> None:
@@ -361,3 +381,24 @@ def test_the_doctor_reports_an_unreachable_cluster_once(gpu: Gpu, tmp_path: Path
     assert (found.code, found.out) == (3, "")
     assert found.err.startswith("The connection to the server 127.0.0.1:1 was refused - ")
     assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["nodes", "explain x", "top", "cordon n1 0", "doctor"])
+def test_a_credential_plugin_that_fails_is_run_once_for_a_command(
+    gpu: Gpu, tmp_path: Path, words: str
+) -> None:
+    """Its requests are made at once: a plugin that asks for a password would ask for each."""
+    script = f"echo run >> {tmp_path}/runs; exit 1"
+    run = {"command": "sh", "args": ["-c", script], "interactiveMode": "Never"}
+    user = {"exec": run | {"apiVersion": "client.authentication.k8s.io/v1"}}
+    path = tmp_path / "exec"
+    document = yaml.safe_load(kubeconfig_for("https://127.0.0.1:1"))
+    document["users"] = [{"name": document["contexts"][0]["context"]["user"], "user": user}]
+    path.write_text(yaml.safe_dump(document))
+    found = gpu(*words.split(), "--kubeconfig", str(path))
+    assert (found.code, found.out) == (3 if words == "doctor" else 1, "")
+    assert found.err == (
+        "Unable to connect to the server: getting credentials: the credential plugin sh failed "
+        "with exit code 1\n"
+    )
+    assert (tmp_path / "runs").read_text() == "run\n"

@@ -5,7 +5,7 @@ It shows which cards an admin has cordoned, and whether another device plugin of
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from agent.kubernetes_api.client import Api, Json
 from common.apiserver.errors import REQUEST_ERRORS
@@ -26,7 +26,7 @@ class NodeReader:
         api: Api,
         node: str,
         names: Names,
-        on_cordon: Callable[[frozenset[str]], None],
+        on_cordon: Callable[[Sequence[str]], None],
         on_others: Callable[[Mapping[str, int]], None],
         on_read: Callable[[Json], None] = lambda _node: None,
         mig: bool = False,
@@ -34,8 +34,8 @@ class NodeReader:
     ) -> None:
         """Prepare; nothing is read before :meth:`run`.
 
-        *on_cordon* is called with the UUIDs of the cordoned cards, *on_others* with the number of
-        allocatable devices of other plugins, by resource: with *mig* of MIG instances, too.
+        *on_cordon* is called with the entries that name cordoned cards, *on_others* with the number
+        of allocatable devices of other plugins, by resource: with *mig* of MIG instances, too.
         *on_read* is called with the node each time, every *period* seconds.
         """
         self._on_read = on_read
@@ -46,7 +46,7 @@ class NodeReader:
         self._on_cordon = on_cordon
         self._on_others = on_others
         self._period = spread(period)
-        self._known: frozenset[str] = frozenset()
+        self._known: Sequence[str] = ()
         self._others: Mapping[str, int] = {}
         self._readable = True
 
@@ -70,7 +70,7 @@ class NodeReader:
         self._on_read(obj)
         found = read_cordon((obj.get("metadata") or {}).get("annotations") or {}, self._names)
         if found != self._known:
-            log.info("cordoned cards", extra={"cards": sorted(found)})
+            log.info("cordoned cards", extra={"cards": found})
             self._known = found
             self._on_cordon(found)
         others = _offered((obj.get("status") or {}).get("allocatable") or {}, mig=self._mig)

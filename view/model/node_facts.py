@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from contract.claims import serves_claims
+from contract.cordon import describe_unknown
 from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
@@ -54,6 +55,7 @@ class NodeFacts:
     runtime: Annotated[
         str, "its container runtime, such as ``containerd://2.3.4``; empty if unknown."
     ] = ""
+    cordon_problem: Annotated[str, "what is wrong with ``gpu-cordoned``; empty if nothing is."] = ""
 
     @property
     def serves_claims(self) -> bool:
@@ -93,6 +95,7 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
         _is_for_gpus(obj, names),
         _not_ready(obj),
         runtime_of(obj),
+        describe_unknown(unknown, names) if (unknown := node.unknown_cordons) else "",
     )
 
 

@@ -127,7 +127,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
 def test_cordons_and_other_device_plugins_are_read_from_the_node(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
-    metadata = {"name": "n1", "annotations": {NAMES.gpu_cordoned: "GPU-0"}}
+    metadata = {"name": "n1", "annotations": {NAMES.gpu_cordoned: "gpu-0,A;B"}}
     status = {"allocatable": {"nvidia.com/gpu": "2"}}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
     server.apply(node, make_manifest("a", (30, 8)))
@@ -142,7 +142,7 @@ def test_cordons_and_other_device_plugins_are_read_from_the_node(
         admin.patch(NODE, {"metadata": {"annotations": {NAMES.gpu_cordoned: None}}})
         eventually(lambda: "cordoned" not in inventory(), "the card may be allocated again")
         eventually(lambda: "cards_served_twice 2.0" in metrics(agent), "a gauge shows it")
-        reasons = {"GPUsServedTwice"}
+        reasons = {"GPUsServedTwice", "GPUCordonUnknown"}
         eventually(lambda: {each["reason"] for each in events(admin)} == reasons, "an Event")
 
 

@@ -1,7 +1,7 @@
 """The kinds of failing requests in the agent's gauge, and the node object as the agent reads it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -150,7 +150,7 @@ def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "agent.kubernetes_api.node")
-    api, reported = FakeNodeApi(), list[frozenset[str]]()
+    api, reported = FakeNodeApi(), list[Sequence[str]]()
     reader = NodeReader(
         api=api, node="n1", names=NAMES, on_cordon=reported.append, on_others=unexpected
     )
@@ -159,14 +159,14 @@ def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
     api.set_annotation(" GPU-1,GPU-0, ")
     reader.read()
     reader.read()
-    assert reported == [{"GPU-0", "GPU-1"}]
+    assert reported == [("GPU-1", "GPU-0")]
     for error in (Unavailable("timeout"), Rejected(403, "forbidden"), Rejected(404, "no node")):
         api.found = error
         reader.read()
-    assert reported == [{"GPU-0", "GPU-1"}]
+    assert reported == [("GPU-1", "GPU-0")]
     api.set_annotation(None)
     reader.read()
-    assert reported == [{"GPU-0", "GPU-1"}, frozenset()]
+    assert reported == [("GPU-1", "GPU-0"), ()]
     assert [each.getMessage() for each in caplog.records] == [
         "cordoned cards",
         "cordoned cards cannot be read",

@@ -5,11 +5,13 @@ from datetime import timedelta
 
 import pytest
 
+from contract.cordon import describe_unknown
 from tests.view.model.doctor_facts import (
     AGENT,
     BOTH,
     HEALTHY_PROGRAMS,
     MINUTE,
+    NAMES,
     NOW,
     PROXY,
     Changes,
@@ -221,6 +223,12 @@ def test_a_cordoned_card_is_no_problem() -> None:
     assert problems(nodes=nodes) == []
     (found,) = findings("cards", nodes=nodes)
     assert found.text == "2 cards, all healthy; 1 cordoned"
+
+
+def test_an_entry_of_a_cordon_that_names_no_card_is_reported() -> None:
+    nodes = [node("n1", 100, 4, cordoned="gpu-N1-1,GPU-n1-O")]
+    text = describe_unknown(["GPU-n1-O"], NAMES)
+    assert problems(nodes=nodes) == [f"cards warning: {text}"]
 
 
 @pytest.mark.parametrize(

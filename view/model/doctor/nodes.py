@@ -55,6 +55,7 @@ _ALL_PODS = (
 )
 _RUNTIME = "kubectl get nodes {} --output wide  # docs/distributions.md#cdi"
 _UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
+_CORDON = "kubectl gpu cordon {} CARD  # docs/operate.md#one-card-gets-no-new-containers"
 _NOTHING_OFFERED = f"{PODS_ON_NODE}  # docs/operate.md#the-node-offers-nothing"
 _NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
 """With one of these problems the cards of a node are unknown."""
@@ -231,6 +232,8 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
         name = node.node.name
         if node.unreadable:
             found.add(Level.ERROR, name, node.unreadable, "kubectl describe node {}")
+        if node.cordon_problem:
+            found.add(Level.WARNING, name, node.cordon_problem, _CORDON)
         for card in node.node.cards:
             count += 1
             if card.unhealthy:

@@ -16,8 +16,16 @@ from common.apiserver.events import EventSubject, Notice
 from contract.cordon import describe_unknown
 from contract.inventory import Card, Inventory
 from contract.names import Names
+from contract.other_systems import NVIDIA_DRIVER
 
 log = logging.getLogger(__name__)
+
+
+_DEVICE_PLUGIN = (
+    "NVIDIA's device plugin (with the GPU Operator by the label "
+    "nvidia.com/gpu.deploy.device-plugin=false)"
+)
+_DRA_DRIVER = "NVIDIA's DRA driver (by its chart's resources.gpus.enabled=false)"
 
 
 class CardUpdates:
@@ -80,22 +88,24 @@ class CardUpdates:
         self._on_change()
 
     def others_changed(self, others: Mapping[str, int]) -> None:
-        """Receive the devices that another device plugin offers here: counts by resource."""
+        """Receive what NVIDIA's programs offer here: counts by resource, or by driver."""
         with self._lock:
             self._others = others
             self._compare()
 
     def _compare(self) -> None:
-        """Report cards that are served twice: allocations of the other plugin are not counted."""
+        """Report cards that are served twice: the others' allocations are not counted."""
         twice = self._others if self._serves else {}
         self._metrics.cards_served_twice.set(sum(twice.values()))
         if twice != self._served_twice and twice:
             log.error("cards are served twice", extra={"offered": dict(twice)})
             offered = ", ".join(f"{name}: {count}" for name, count in sorted(twice.items()))
+            others = {
+                _DRA_DRIVER if name == NVIDIA_DRIVER else _DEVICE_PLUGIN for name in sorted(twice)
+            }
             text = (
-                f"another device plugin offers this node's cards as {offered}, and its allocations "
-                "are not counted here: turn it off on this node, with the GPU Operator by the "
-                "label nvidia.com/gpu.deploy.device-plugin=false"
+                f"another program offers this node's cards as {offered}, and its allocations are "
+                f"not counted here: turn off on this node {' and '.join(sorted(others))}"
             )
             self._send_event(Notice(self._node, "GPUsServedTwice", text))
         self._served_twice = twice

@@ -35,6 +35,7 @@ KINDS = tuple(
         "pods": ("list", "watch", "get", "patch"),
         "nodes": ("get", "patch"),
         "events": ("create", "patch"),
+        "resourceslices": ("list",),
     }.items()
     for verb in verbs
 )

@@ -170,7 +170,7 @@ class Metrics:
         )
         self.cards_served_twice = gauge(
             "cards_served_twice",
-            "Devices of the node's cards that another plugin offers, for example nvidia.com/gpu.",
+            "Devices of the node's cards that NVIDIA's device plugin or DRA driver offers, too.",
         )
         self.cards_unwatched = gauge(
             "cards_unwatched",

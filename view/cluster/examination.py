@@ -8,13 +8,14 @@ from http import HTTPStatus
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from common.apiserver.client import Client, Json, object_path, pages, quoted
+from common.apiserver.client import Client, Json, list_slices, object_path, pages, quoted
 from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.errors import Unavailable
 from contract.claims import MODE_LABEL, driver_name, named_template
 from contract.devices import CORES, MEMORY, UUID
 from contract.inventory import Amounts
 from contract.names import Names
+from contract.other_systems import NVIDIA_DRIVER, count_devices
 from contract.quantity import parse_quantity
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
 from view.cluster.collections import FORBIDDEN
@@ -114,6 +115,9 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         "gpu_pods": lambda: read_gpu_pods(_all(client, "/api/v1/pods", on_node), names),
         "managed": lambda: _managed_objects(client),
         "slices": lambda: _slices(client, names),
+        "other_devices": lambda: count_devices(
+            list_slices(client, {"fieldSelector": f"spec.driver={NVIDIA_DRIVER}"})
+        ),
         "device_class": lambda: _has_device_class(client, names),
     }
     with ThreadPoolExecutor(_AT_ONCE) as pool, client.interruptible():

@@ -130,7 +130,9 @@ def test_cordons_and_other_device_plugins_are_read_from_the_node(
     metadata = {"name": "n1", "annotations": {NAMES.gpu_cordoned: "gpu-0,A;B"}}
     status = {"allocatable": {"nvidia.com/gpu": "2"}}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
-    server.apply(node, make_manifest("a", (30, 8)))
+    devices = {"driver": "gpu.nvidia.com", "nodeName": "n1", "devices": [{"name": "gpu-0"}]}
+    dra = {"kind": "ResourceSlice", "metadata": {"name": "n1-gpu"}, "spec": devices}
+    server.apply(node, {"apiVersion": "resource.k8s.io/v1", **dra}, make_manifest("a", (30, 8)))
 
     def inventory() -> str:
         return str(admin.get(NODE)["metadata"]["annotations"].get(NAMES.gpu_cards))
@@ -141,7 +143,7 @@ def test_cordons_and_other_device_plugins_are_read_from_the_node(
         assert served(kubelet, admin, "a").cards == ("GPU-1",)
         admin.patch(NODE, {"metadata": {"annotations": {NAMES.gpu_cordoned: None}}})
         eventually(lambda: "cordoned" not in inventory(), "the card may be allocated again")
-        eventually(lambda: "cards_served_twice 2.0" in metrics(agent), "a gauge shows it")
+        eventually(lambda: "cards_served_twice 3.0" in metrics(agent), "a gauge shows it")
         reasons = {"GPUsServedTwice", "GPUCordonUnknown"}
         eventually(lambda: {each["reason"] for each in events(admin)} == reasons, "an Event")
 

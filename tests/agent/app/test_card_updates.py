@@ -162,9 +162,9 @@ def test_cards_that_another_plugin_serves_too_are_reported_once_until_it_is_off(
         (
             "GPUsServedTwice",
             (
-                "another device plugin offers this node's cards as nvidia.com/gpu: 2, and its "
-                "allocations are not counted here: turn it off on this node, with the GPU "
-                "Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
+                "another program offers this node's cards as nvidia.com/gpu: 2, and its "
+                "allocations are not counted here: turn off on this node NVIDIA's device plugin "
+                "(with the GPU Operator by the label nvidia.com/gpu.deploy.device-plugin=false)"
             ),
         )
     ]
@@ -173,8 +173,13 @@ def test_cards_that_another_plugin_serves_too_are_reported_once_until_it_is_off(
     assert reports.metric("cards_served_twice") == 2
     reports.updates.others_changed({})
     assert reports.metric("cards_served_twice") == 0
-    reports.updates.others_changed({"nvidia.com/gpu": 1})
-    assert len(reports.sent) == 2
+    reports.updates.others_changed({"nvidia.com/gpu": 1, "gpu.nvidia.com": 2})
+    assert reports.sent[1].message == (
+        "another program offers this node's cards as gpu.nvidia.com: 2, nvidia.com/gpu: 1, and its "
+        "allocations are not counted here: turn off on this node NVIDIA's DRA driver (by its "
+        "chart's resources.gpus.enabled=false) and NVIDIA's device plugin (with the GPU Operator "
+        "by the label nvidia.com/gpu.deploy.device-plugin=false)"
+    )
 
 
 def test_a_node_whose_cards_are_all_in_mig_mode_belongs_to_another_plugin(reports: Reports) -> None:

@@ -151,6 +151,7 @@ HEALTHY = Facts(
     unreached=[],
     waiting={},
     slices=[],
+    other_devices={},
     device_class=False,
     managed=OWNED,
     proxy_starts={"n1": NOW - timedelta(days=1)},

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from contract.cordon import describe_unknown
+from contract.other_systems import DriverDevices
 from tests.view.model.doctor_facts import (
     AGENT,
     BOTH,
@@ -102,6 +103,12 @@ PROBLEMS: dict[str, Changes] = {
     },
     f"other-plugins error: nvidia.com/gpu {OFFERED}": {"nodes": [node(nvidia=2)]},
     f"other-plugins error: nvidia.com/mig-1g.5gb {OFFERED}": {"nodes": [node(mig=True)]},
+    f"other-plugins error: gpu.nvidia.com {OFFERED}": {
+        "other_devices": {"n1": DriverDevices(2, 1), "n2": DriverDevices(8)}
+    },
+    "other-plugins unknown: ResourceSlices of gpu.nvidia.com: forbidden": {
+        "other_devices": UnreadSource("forbidden")
+    },
     "cards warning: a card is in MIG mode and is not offered": with_agent(
         sample("cards", state="mig")
     ),

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from contract.inventory import NOTHING
 from contract.names import Names
-from contract.other_systems import NVIDIA
+from contract.other_systems import NVIDIA, NVIDIA_DRIVER, DriverDevices
 from contract.runtimes import cdi_problem
 from contract.text import format_count
 from placement.cluster.nodes import Problem
@@ -201,17 +201,24 @@ def check_cdi(facts: Facts) -> Iterator[Finding]:
 
 
 def check_other_plugins(facts: Facts) -> Iterator[Finding]:
-    """Find nodes on which another device plugin serves the same cards."""
+    """Find nodes on which NVIDIA's device plugin or DRA driver serves the same cards."""
     names, found = Names(facts.domain), FindingsByText()
+    read = facts.other_devices
+    devices = {} if isinstance(read, UnreadSource) else read
     for node in require(facts.nodes):
         if not node.offered.get(names.core) and not programs_on(facts, node.node.name, AGENT):
             continue
-        for name in sorted(filter(node.offered.get, node.offered.keys() - names.resources)):
+        mig = any(card.is_instance for card in node.node.cards)
+        own = devices.get(node.node.name, DriverDevices())
+        for name in sorted({*node.others, *own.offered(mig=mig)}):
             text = (
                 f"{name} is offered too: one card may be allocated to two pods that do not share it"
             )
             found.add(Level.ERROR, node.node.name, text, _ALL_PODS)
-    yield from found.findings(f"no GPU node offers {NVIDIA[0]} as well")
+    fine = f"no GPU node offers {NVIDIA[0]} or {NVIDIA_DRIVER} as well"
+    yield from found.findings("" if isinstance(read, UnreadSource) else fine)
+    if isinstance(read, UnreadSource):
+        yield unknown(f"ResourceSlices of {NVIDIA_DRIVER}: {read.why}")
 
 
 def programs_on(facts: Facts, node: str, *components: str) -> list[ProgramPod]:

@@ -163,6 +163,12 @@ class Metrics:
             "cards_file_problem",
             "Whether the edited cards file cannot be used, so that the one before applies.",
         )
+        self.cdi_specs_unused = gauge(
+            "cdi_specs_unused",
+            "Whether the host's CDI specs do not match the cards, and the agent's own has no "
+            "driver files (--inject cdi): the reason.",
+            ["reason"],
+        )
         self.counts_problem = gauge(
             "counts_problem",
             "Whether the node's status cannot get the counts of its cards (--mode dra): the "

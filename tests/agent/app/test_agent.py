@@ -15,7 +15,7 @@ from agent.app.agent import Agent
 from agent.app.container_setup import EnforcerRunner
 from agent.app.refresher import RefreshPace
 from agent.errors import SettingsError
-from agent.injection.inject import DriverFiles
+from agent.injection.inject import DriverFiles, Injection
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
 from contract.allocation import Allocation, Evidence, decode_allocations
@@ -146,6 +146,28 @@ def test_cordons_and_other_device_plugins_are_read_from_the_node(
         eventually(lambda: "cards_served_twice 3.0" in metrics(agent), "a gauge shows it")
         reasons = {"GPUsServedTwice", "GPUCordonUnknown"}
         eventually(lambda: {each["reason"] for each in events(admin)} == reasons, "an Event")
+
+
+def test_a_host_without_a_usable_cdi_spec_is_reported(
+    settings: Settings, server: ApiServer, admin: ApiClient, tmp_path: Path
+) -> None:
+    server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    by_name = replace(settings, inject=Injection.CDI, cdi_dir=tmp_path / "cdi")
+    reason = "no spec of kind nvidia.com/gpu"
+    with running(by_name) as agent:
+        eventually(
+            lambda: f'cdi_specs_unused{{reason="{reason}"}} 1.0' in metrics(agent), "a gauge"
+        )
+        eventually(
+            lambda: (
+                {each["reason"]: each["message"] for each in events(admin)}
+                == {
+                    "GPUHostSpecsUnused": "containers get no driver files (libcuda), the host's CDI "
+                    f"specs are not used: {reason}"
+                }
+            ),
+            "an Event",
+        )
 
 
 def test_missing_permissions_are_shown_in_a_gauge(settings: Settings, server: ApiServer) -> None:

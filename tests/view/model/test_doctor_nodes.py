@@ -273,6 +273,16 @@ def test_nodes_with_the_same_problem_are_one_finding() -> None:
     assert "spec.nodeName=n1" in found.run
 
 
+def test_a_cdi_spec_of_the_host_that_does_not_fit_its_cards_is_reported() -> None:
+    reason = "/etc/cdi/nvidia.yaml: no device for card 1 (GPU-n1-1)"
+    info = sample("info", version="0.3.0", enforcement="hami-core", inject="cdi")
+    (found,) = findings("cdi", **with_agent(info, sample("cdi_specs_unused", reason=reason)))
+    text = "containers get no driver files (libcuda), the host's CDI specs are not used"
+    assert (found.level, found.text) == (Level.WARNING, f"{text}: {reason}")
+    (found,) = findings("cdi", **with_agent(info, sample("cdi_specs_unused", 0, reason="")))
+    assert found.level is Level.OK
+
+
 def test_one_node_has_only_its_own_and_cluster_findings() -> None:
     changed = on_nodes("n2")
     assert [each.level for each in findings("allocatable", "n2", **changed)] == ["error"]

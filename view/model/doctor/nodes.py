@@ -32,7 +32,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.words import name_lost_cards, name_some, summarize
+from view.model.words import clamp, name_lost_cards, name_some, summarize
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 PODS_ON_NODE = (
@@ -54,6 +54,7 @@ _ALL_PODS = (
     "kubectl get pods --all-namespaces --field-selector spec.nodeName={}  # docs/gpu-operator.md"
 )
 _RUNTIME = "kubectl get nodes {} --output wide  # docs/distributions.md#cdi"
+_HOST_SPECS = "sudo nvidia-ctk cdi list  # on {}: docs/distributions.md#the-hosts-cdi-spec"
 _UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
 _CORDON = "kubectl gpu cordon {} CARD  # docs/operate.md#one-card-gets-no-new-containers"
 _NOTHING_OFFERED = f"{PODS_ON_NODE}  # docs/operate.md#the-node-offers-nothing"
@@ -186,7 +187,7 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
 
 
 def check_cdi(facts: Facts) -> Iterator[Finding]:
-    """Check that container runtimes read CDI specs on nodes whose containers need them."""
+    """Check that container runtimes read CDI specs, and that the host's own fit its cards."""
     if isinstance(facts.nodes, UnreadSource):
         return  # the check of other plugins reports it
     found = FindingsByText()
@@ -196,6 +197,12 @@ def check_cdi(facts: Facts) -> Iterator[Finding]:
         if problem := cdi_problem(each.runtime):
             text = f"GPU pods are refused, because {problem}"
             found.add(Level.ERROR, each.node.name, text, _RUNTIME)
+    for node, samples in read_samples(facts.agents).items():
+        for each in samples:
+            if each.name == f"{_AGENT}cdi_specs_unused" and each.value:
+                reason = clamp(each.labels.get("reason"))
+                text = "containers get no driver files (libcuda), the host's CDI specs are not used"
+                found.add(Level.WARNING, node, f"{text}: {reason}", _HOST_SPECS)
     if need:
         yield from found.findings(f"{format_count(len(need), 'node')}: no runtime is too old")
 

@@ -162,8 +162,8 @@ def test_a_host_without_a_usable_cdi_spec_is_reported(
             lambda: (
                 {each["reason"]: each["message"] for each in events(admin)}
                 == {
-                    "GPUHostSpecsUnused": "containers get no driver files (libcuda), the host's CDI "
-                    f"specs are not used: {reason}"
+                    "GPUHostSpecsUnused": "containers get no driver files (libcuda), the host's "
+                    f"CDI specs are not used: {reason}"
                 }
             ),
             "an Event",

@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 
 from contract.cordon import describe_unknown
+from contract.names import Names
 from contract.other_systems import DriverDevices
 from tests.view.model.doctor_facts import (
     AGENT,
     BOTH,
     HEALTHY_PROGRAMS,
     MINUTE,
-    NAMES,
     NOW,
     PROXY,
     Changes,
@@ -234,7 +234,7 @@ def test_a_cordoned_card_is_no_problem() -> None:
 
 def test_an_entry_of_a_cordon_that_names_no_card_is_reported() -> None:
     nodes = [node("n1", 100, 4, cordoned="gpu-N1-1,GPU-n1-O")]
-    text = describe_unknown(["GPU-n1-O"], NAMES)
+    text = describe_unknown(["GPU-n1-O"], Names())
     assert problems(nodes=nodes) == [f"cards warning: {text}"]
 
 

@@ -198,9 +198,9 @@ def check_cdi(facts: Facts) -> Iterator[Finding]:
             text = f"GPU pods are refused, because {problem}"
             found.add(Level.ERROR, each.node.name, text, _RUNTIME)
     for node, samples in read_samples(facts.agents).items():
-        for each in samples:
-            if each.name == f"{_AGENT}cdi_specs_unused" and each.value:
-                reason = clamp(each.labels.get("reason"))
+        for sample in samples:
+            if sample.name == f"{_AGENT}cdi_specs_unused" and sample.value:
+                reason = clamp(sample.labels.get("reason"))
                 text = "containers get no driver files (libcuda), the host's CDI specs are not used"
                 found.add(Level.WARNING, node, f"{text}: {reason}", _HOST_SPECS)
     if need:

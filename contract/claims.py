@@ -317,14 +317,15 @@ def _selectors(wishes: Wishes, names: Names) -> dict[bool, tuple[tuple[str, str]
     card = f"device.attributes[{_text(driver_name(names))}]"
     uuid, model = f"{card}.{UUID}", f"{card}.{MODEL}"
     found: list[tuple[str, str]] = []
-    used = f"{uuid} in {_list(wishes.use_uuids)}"
+    key = f"{uuid}.lowerAscii()"  # UUIDs of wishes are in lower case
+    used = f"{key} in {_list(wishes.use_uuids)}"
     used_types, nouse_types = (
         [*map(_pattern, each)] for each in (wishes.use_types, wishes.nouse_types)
     )
     if wishes.use_uuids:
         found.append((names.use_gpu_uuid, used))
     if wishes.nouse_uuids:
-        found.append((names.nouse_gpu_uuid, f"!({uuid} in {_list(wishes.nouse_uuids)})"))
+        found.append((names.nouse_gpu_uuid, f"!({key} in {_list(wishes.nouse_uuids)})"))
     if used_types:
         found.append((names.use_gpu_type, f"{model}.matches({_text('|'.join(used_types))})"))
     if nouse_types:

@@ -5,11 +5,12 @@ The only list of them. The webhook translates them or says what to write instead
 ``webhook/admission/dialects`` and with the conditions in ``deploy/``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+from contract.quantity import parse_quantity
 from contract.resource import Resource
 
 NVIDIA: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
@@ -18,6 +19,9 @@ clusters have this plugin on some nodes and ours on others."""
 
 MIG_PREFIX: Final = "nvidia.com/mig-"
 """Beginning of the resources of NVIDIA's device plugin for parts of cards in MIG mode."""
+
+NVIDIA_DRIVER: Final = "gpu.nvidia.com"
+"""NVIDIA's driver of Dynamic Resource Allocation that offers cards, and MIG instances."""
 
 
 class Dialect(StrEnum):
@@ -179,3 +183,54 @@ WISHES: Final[Mapping[str, str]] = {
     name: wish for each in _ALL for name, wish in each.wishes.items()
 }
 """Pod annotations of other systems, each with the last part of the wish that replaces it."""
+
+
+class DriverDevices(NamedTuple):
+    """How many devices NVIDIA's driver of Dynamic Resource Allocation offers on a node.
+
+    Attributes:
+        cards: whole cards, and devices of another type than MIG instances.
+        instances: MIG instances.
+    """
+
+    cards: int = 0
+    instances: int = 0
+
+    def offered(self, *, mig: bool) -> dict[str, int]:
+        """Return their number by the driver's name; with *mig* that of MIG instances, too."""
+        count = self.cards + self.instances * mig
+        return {NVIDIA_DRIVER: count} if count else {}
+
+
+def count_offered(allocatable: Mapping[str, Any], *, mig: bool) -> dict[str, int]:
+    """Return how many devices NVIDIA's device plugin offers on a node, by resource.
+
+    *allocatable* is of the node's status. With *mig* MIG instances count, too.
+    """
+    names = [name for name in allocatable if mig and name.startswith(MIG_PREFIX)]
+    counts = {
+        name: int(parse_quantity(allocatable.get(name, "0")) or 0) for name in (*NVIDIA, *names)
+    }
+    return {name: count for name, count in counts.items() if count > 0}
+
+
+def count_devices(slices: Iterable[Mapping[str, Any]]) -> Mapping[str, DriverDevices]:
+    """Count the devices in ResourceSlices of NVIDIA's driver, by node."""
+    found = dict[str, DriverDevices]()
+    for spec in (each["spec"] for each in slices):
+        if spec.get("driver") != NVIDIA_DRIVER:
+            continue
+        node, devices = spec.get("nodeName") or "", spec.get("devices") or ()
+        instances = sum(map(_is_instance, devices))
+        before = found.get(node, DriverDevices())
+        found[node] = DriverDevices(
+            before.cards + len(devices) - instances, before.instances + instances
+        )
+    return found
+
+
+def _is_instance(device: Mapping[str, Any]) -> bool:
+    """Return whether a device of NVIDIA's driver is a MIG instance."""
+    basic = device.get("basic") or {}  # in resource.k8s.io/v1beta1
+    attributes = device.get("attributes") or basic.get("attributes") or {}
+    return (attributes.get("type") or {}).get("string") == "mig"

@@ -1,4 +1,4 @@
-"""Texts: checks of values in annotations that others wrote as JSON; labels; counts in messages."""
+"""Texts: checks of values in annotations that others wrote; labels; UUIDs; counts in messages."""
 
 import json
 import re
@@ -51,3 +51,11 @@ def to_label(text: str) -> str:
     Discovery writes.
     """
     return _NOT_IN_LABELS.sub("-", text)
+
+
+def fold_uuid(text: str) -> str:
+    """Return a card's UUID as it is compared: people write it in upper or lower case.
+
+    Readers refuse a node whose cards have UUIDs that differ in case only.
+    """
+    return text.lower()

@@ -2,7 +2,8 @@
 
 ``use-gpu-type``, ``nouse-gpu-type``: parts of product names, in upper or lower case, as NVML has
 them or as the node's label ``gpu-model`` does.
-``use-gpu-uuid``, ``nouse-gpu-uuid``: cards. Lists are comma-separated; empty entries are ignored.
+``use-gpu-uuid``, ``nouse-gpu-uuid``: cards, by UUIDs in upper or lower case. Lists are
+comma-separated; empty entries are ignored.
 ``gpu-policy``: which card a share prefers.
 ``gpu-node-policy``: which node the scheduler extender prefers.
 ``gpu-link``: what must connect several cards of a container, whole or shared.
@@ -18,7 +19,7 @@ from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError, quote
 from contract.inventory import is_card_uuid
 from contract.names import Names
-from contract.text import to_label
+from contract.text import fold_uuid, to_label
 
 POLICIES = ("binpack", "spread")
 """The values of ``gpu-policy`` and ``gpu-node-policy``."""
@@ -40,8 +41,8 @@ class Wishes:
         use_types: parts of product names, lower case: a card's name, or its form as a label,
             must contain one of them.
         nouse_types: parts of product names, lower case: neither may contain any of them.
-        use_uuids: a card must be one of these.
-        nouse_uuids: a card must be none of these.
+        use_uuids: UUIDs, lower case: a card must be one of these.
+        nouse_uuids: UUIDs, lower case: a card must be none of these.
         policy: which card a share prefers, one of :data:`POLICIES`.
         core_limit: hundredths of a card, 1 to 100, that a share may use in all while other cores
             are idle; ``None`` limits it to the cores that it requests.
@@ -67,9 +68,10 @@ class Wishes:
         """Return the name of the wish that excludes a card; empty if none does."""
         if not self.excludes_cards:
             return ""
-        if self.use_uuids and uuid not in self.use_uuids:
+        key = fold_uuid(uuid)
+        if self.use_uuids and key not in self.use_uuids:
             return "use-gpu-uuid"
-        if uuid in self.nouse_uuids:
+        if key in self.nouse_uuids:
             return "nouse-gpu-uuid"
         if self.use_types and not _names_any(self.use_types, model):
             return "use-gpu-type"
@@ -84,7 +86,7 @@ class Wishes:
         """
         card = model.partition(" MIG ")[0]
         profiles = tuple(each for each in self.use_types if not _names_any((each,), card))
-        return uuid in self.use_uuids or _names_any(profiles, model)
+        return fold_uuid(uuid) in self.use_uuids or _names_any(profiles, model)
 
 
 NO_WISHES = Wishes()
@@ -178,9 +180,9 @@ def _read_list(value: object, kind: str) -> tuple[tuple[str, ...], tuple[str, st
 
 
 def _unique(listed: list[str], kind: str) -> tuple[str, ...]:
-    """Keep each entry once; types are compared in lower case."""
-    entries = (entry.lower() if kind == "type" else entry for entry in listed if entry)
-    return tuple(dict.fromkeys(entries))
+    """Keep each entry once, in the case in which it is compared."""
+    fold = fold_uuid if kind == "uuid" else str.lower
+    return tuple(dict.fromkeys(map(fold, filter(None, listed))))
 
 
 def _field_error(path: str, key: str, value: object, detail: str, rule: str) -> FieldError:

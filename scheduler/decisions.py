@@ -36,11 +36,13 @@ class FilterResult:
         fitting: the nodes on which the pod fits, in the order of the request.
         failed: nodes on which it does not fit, with reasons; freeing cards may help.
         unresolvable: nodes on which it does not fit, with reasons; freeing cards would not help.
+        version: of the state before the decisions: what has changed since may not count in them.
     """
 
     fitting: tuple[str, ...]
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
+    version: int = field(default=0, compare=False)
 
     def titled(self, title: str) -> "FilterResult":
         """Return a copy with *title* before each reason."""
@@ -86,6 +88,7 @@ class Decisions:
         """
         if pod is None:
             return FilterResult(tuple(nodes))
+        version = self._state.version
         fitting: list[str] = []
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
@@ -94,7 +97,7 @@ class Decisions:
                 fitting.append(name)
             else:
                 (unresolvable if decision.unresolvable else failed)[name] = decision.reason
-        return FilterResult(tuple(fitting), failed, unresolvable)
+        return FilterResult(tuple(fitting), failed, unresolvable, version)
 
     def scores(
         self, pod: PodInfo | None, nodes: Sequence[str], objects: Sequence[Json] | None = None

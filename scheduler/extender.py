@@ -94,13 +94,15 @@ class Extender:
             patience=PATIENCE if beside else 0.0,
             term=beside.term if beside else lambda: "",
             preemptors=self._preemption.preemptors if settings.preempt else None,
+            refused=self._preemption.refused,
             clock=clock,
         )
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, name="leadership", daemon=True)]
-        if settings.preempt:
-            preempt = partial(self._preemption.run, self._stop)
-            self._threads.append(threading.Thread(target=preempt, name="preemption", daemon=True))
+        preempt = partial(self._preemption.run, self._stop)
+        self._threads = [
+            threading.Thread(target=self._run, name="leadership", daemon=True),
+            threading.Thread(target=preempt, name="preemption", daemon=True),
+        ]
         export_gauges(
             self.metrics,
             self.state,

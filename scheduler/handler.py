@@ -29,6 +29,7 @@ from scheduler.protocol import (
     encode_preemption,
     encode_scores,
 )
+from scheduler.refused import RefusedPods
 from scheduler.state import read_undecided
 
 INTERNAL = "internal error, see the log of the scheduler extender"
@@ -49,6 +50,7 @@ class ExtenderHandler:
         patience: seconds for which a request to bind waits until this replica may.
         term: returns the kube-scheduler whose requests are handled; empty if none leads here.
         preemptors: pods that fit on no node, for which others are evicted; ``None`` if none are.
+        refused: remembers pods that fit on no node, to be asked about again; ``None`` if none are.
         clock: monotonic seconds.
         wait: sleeps for some seconds before it is checked again whether this replica may bind.
     """
@@ -62,6 +64,7 @@ class ExtenderHandler:
     patience: float = 0.0
     term: Callable[[], str] = lambda: ""
     preemptors: Preemptors | None = None
+    refused: RefusedPods | None = None
     clock: Callable[[], float] = time.monotonic
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep
 
@@ -116,6 +119,8 @@ class ExtenderHandler:
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
         found = self.decisions.filter(pod, args.names, args.nodes)
+        if self.refused is not None and pod is not None:
+            self.refused.consider(pod, found)
         if self.preemptors is not None and pod is not None:
             why = self.not_binding()
             if self.preemptors.consider(args.pod, pod, found) and why:

@@ -198,7 +198,7 @@ ASK_AGAIN: Json = {
     "type": CONDITION,
     "status": "False",
     "reason": "AskAgain",
-    "message": "the scheduler extender has started, and does not know who was asked about",
+    "message": "the scheduler extender lets kube-scheduler try this pod again",
 }
 """Is written and removed: kube-scheduler tries a pod again if its status changes."""
 

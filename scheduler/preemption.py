@@ -1,5 +1,8 @@
 """Preemption by card: evicts pods of lower priority for a pod that fits on no card.
 
+The same thread lets kube-scheduler ask again about pods that it asked about a moment too early
+(:mod:`scheduler.refused`), also if nobody is evicted.
+
 kube-scheduler evicts nobody where the totals of a node suffice. Here filter reports each pod that
 fits nowhere, with the nodes that passed kube-scheduler's own filters. A thread of the leader
 
@@ -25,6 +28,7 @@ from scheduler.cluster import SchedulerApi
 from scheduler.evictor import Evictor
 from scheduler.nominations import Nomination
 from scheduler.preemptors import SETTLE_SECONDS, Preemptor, Preemptors
+from scheduler.refused import RefusedPods
 from scheduler.state import State
 from scheduler.victims import VictimSearch
 from scheduler.writer import MOST_TRIES, PreemptionWriter
@@ -44,7 +48,8 @@ class Preemption:
         on_result: called with what became of a pod, one word, for metrics.
         on_victim: called for each evicted pod.
         clock: monotonic seconds.
-        preemptors: the pods that fit nowhere.
+        preemptors: the pods that fit nowhere, and for which others are evicted.
+        refused: the pods that were refused just now.
         is_writing: whether a write may be in progress.
     """
 
@@ -56,6 +61,7 @@ class Preemption:
     on_victim: Callable[[], None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     preemptors: Preemptors = field(init=False)
+    refused: RefusedPods = field(init=False)
     is_writing: bool = field(default=False, init=False)
     _leads: bool = field(default=False, init=False)
     _nominated: dict[str, Preemptor] = field(default_factory=dict, init=False)
@@ -65,6 +71,7 @@ class Preemption:
 
     def __post_init__(self) -> None:
         self.preemptors = Preemptors(self.state, self.clock)
+        self.refused = RefusedPods(self.state, self.clock)
         self._search = VictimSearch(self.state)
         self._writer = PreemptionWriter(self.api, self.not_leading, self.on_victim, self.state.now)
         self._evictor = Evictor(self.state, self._search, self._writer, self.clock)
@@ -87,6 +94,7 @@ class Preemption:
                 with self.state.lock:
                     self.state.nominations.restore_withdrawn()
                 self.preemptors.clear()
+                self.refused.clear()
                 return
             if not self._leads:
                 self._leads = True
@@ -97,6 +105,8 @@ class Preemption:
                 self._follow(uid, nomination)
             self._remove_conditions()
             self._look_for_victims()
+            for pod in self.refused.take_released(self._search):
+                self._writer.ask_again(pod.id)
         finally:
             self.is_writing = False
 
@@ -153,10 +163,7 @@ class Preemption:
             log.warning("preemption not possible", extra=extra)
         if result:
             self.on_result(result)
-        if result == "waits" and self._search.fits_now(preemptor.pod, preemptor.nodes):
-            # kube-scheduler tried the pod before the watch showed that there is room.
-            self._writer.ask_again(preemptor.pod.id)
-        elif result in {"budgets", "elsewhere", "unavailable", "waits"}:
+        if result in {"budgets", "elsewhere", "unavailable", "waits"}:
             self.preemptors.try_again(preemptor)
         return result
 

@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -128,6 +128,7 @@ class Agent:
         )
         updates = CardUpdates(
             node=settings.node_name,
+            names=settings.names,
             metrics=self._metrics,
             send_event=self._events.put,
             on_change=self._publish_cards,
@@ -336,9 +337,9 @@ class Agent:
             each.cores == CORES_PER_CARD for each in holdings.free.values()
         )
 
-    def _cordon(self, uuids: frozenset[str]) -> None:
+    def _cordon(self, entries: Sequence[str]) -> None:
         """Give cordoned cards to no new container; running containers keep them."""
-        self._watch.cordon(uuids)
+        self._watch.set_cordon(entries)
         self._publish_cards()
 
     def _publish_cards(self) -> None:

@@ -20,7 +20,7 @@ from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.metrics import Metrics
 from agent.settings import AgentMode, Settings
-from common.apiserver.events import Notice
+from common.apiserver.events import EventSubject, Notice
 from contract.inventory import Inventory
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,16 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
         SettingsError: as :func:`open_table`, or the specs of claims cannot be read.
     """
     table = open_table(inventory, settings)
-    injector = Injector(settings, inventory, runtime=runtime)
+    node = EventSubject("Node", "", settings.node_name, settings.node_name)
+
+    def report_host_specs(problem: str) -> None:
+        metrics.cdi_specs_unused.clear()
+        metrics.cdi_specs_unused.labels(problem).set(bool(problem))
+        if problem:
+            text = "containers get no driver files (libcuda), the host's CDI specs are not used"
+            send_event(Notice(node, "GPUHostSpecsUnused", f"{text}: {problem}"))
+
+    injector = Injector(settings, inventory, runtime=runtime, on_host_specs=report_host_specs)
 
     def driver() -> str:
         found = watch.status.discovery

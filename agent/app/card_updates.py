@@ -13,9 +13,19 @@ from agent.cards.health import CardFault, CardHealth
 from agent.cards.inventory import Discovery, UnservedCard
 from agent.observability.metrics import Metrics
 from common.apiserver.events import EventSubject, Notice
+from contract.cordon import describe_unknown
 from contract.inventory import Card, Inventory
+from contract.names import Names
+from contract.other_systems import NVIDIA_DRIVER
 
 log = logging.getLogger(__name__)
+
+
+_DEVICE_PLUGIN = (
+    "NVIDIA's device plugin (with the GPU Operator by the label "
+    "nvidia.com/gpu.deploy.device-plugin=false)"
+)
+_DRA_DRIVER = "NVIDIA's DRA driver (by its chart's resources.gpus.enabled=false)"
 
 
 class CardUpdates:
@@ -25,6 +35,7 @@ class CardUpdates:
         self,
         *,
         node: str,
+        names: Names,
         metrics: Metrics,
         send_event: Callable[[Notice], None],
         on_change: Callable[[], None],
@@ -33,6 +44,7 @@ class CardUpdates:
         # As in the kubelet's own Events the node's name takes the place of its UID;
         # ``kubectl describe node`` looks for both.
         self._node = EventSubject("Node", "", node, node)
+        self._names = names
         self._metrics = metrics
         self._send_event = send_event
         self._on_change = on_change
@@ -44,15 +56,15 @@ class CardUpdates:
         self._served_twice: Mapping[str, int] = {}
 
     def cards_changed(self, status: CardsStatus) -> None:
-        """Count the cards by state, and send one Event for each card that is not served."""
+        """Count the cards by state; send Events on those that are not served, and wrong cordons."""
         found = status.discovery or Discovery(Inventory(()))
         served, left_out = found.inventory.cards, (*found.faults, *found.skipped)
         for card in served:
             health = status.health.get(card.uuid)
             self._gauge(card, healthy=health is not None and health.healthy)
             cordoned = self._metrics.card_cordoned.labels(card.uuid, str(card.index), card.model)
-            cordoned.set(card.uuid in status.cordoned)
-        self._cordoned = status.cordoned
+            cordoned.set(card.uuid in status.cordon.uuids)
+        self._cordoned = status.cordon.uuids
         metrics = self._metrics
         metrics.cards.labels("served").set(len(served))
         metrics.cards.labels("faulty").set(len(found.faults))
@@ -62,6 +74,9 @@ class CardUpdates:
         metrics.cards_unwatched.set(len(status.unwatched))
         notices = {self._left_out(each) for each in left_out}
         notices |= {self._late(uuid) for uuid in status.latecomers}
+        if unknown := status.cordon.unknown:
+            text = describe_unknown(unknown, self._names)
+            notices.add(Notice(self._node, "GPUCordonUnknown", text))
         if status.problem and not served:
             notices.add(Notice(self._node, "GPUsUnavailable", status.problem))
         for notice in sorted(notices - self._reported, key=lambda each: each.message):
@@ -73,22 +88,24 @@ class CardUpdates:
         self._on_change()
 
     def others_changed(self, others: Mapping[str, int]) -> None:
-        """Receive the devices that another device plugin offers here: counts by resource."""
+        """Receive what NVIDIA's programs offer here: counts by resource, or by driver."""
         with self._lock:
             self._others = others
             self._compare()
 
     def _compare(self) -> None:
-        """Report cards that are served twice: allocations of the other plugin are not counted."""
+        """Report cards that are served twice: the others' allocations are not counted."""
         twice = self._others if self._serves else {}
         self._metrics.cards_served_twice.set(sum(twice.values()))
         if twice != self._served_twice and twice:
             log.error("cards are served twice", extra={"offered": dict(twice)})
             offered = ", ".join(f"{name}: {count}" for name, count in sorted(twice.items()))
+            others = {
+                _DRA_DRIVER if name == NVIDIA_DRIVER else _DEVICE_PLUGIN for name in sorted(twice)
+            }
             text = (
-                f"another device plugin offers this node's cards as {offered}, and its allocations "
-                "are not counted here: turn it off on this node, with the GPU Operator by the "
-                "label nvidia.com/gpu.deploy.device-plugin=false"
+                f"another program offers this node's cards as {offered}, and its allocations are "
+                f"not counted here: turn off on this node {' and '.join(sorted(others))}"
             )
             self._send_event(Notice(self._node, "GPUsServedTwice", text))
         self._served_twice = twice

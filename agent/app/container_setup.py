@@ -34,18 +34,29 @@ class Injector:
     """Turns a holding into container edits."""
 
     def __init__(
-        self, settings: Settings, inventory: Inventory, *, runtime: Callable[[], str] = lambda: ""
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        *,
+        runtime: Callable[[], str] = lambda: "",
+        on_host_specs: Callable[[str], None] = lambda _problem: None,
     ) -> None:
         """Prepare to inject the cards of *inventory*; nothing is written yet.
 
         *runtime* returns the version of the node's container runtime, empty while it is unknown.
+        *on_host_specs* is as in :class:`CdiFile`.
         """
         self._settings = settings
         self._inventory = inventory
         self._runtime = runtime
         self._cdi: CdiFile | None = None
         if settings.inject is Injection.CDI:
-            self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self.locate)
+            self._cdi = CdiFile(
+                settings.cdi_dir,
+                common=self._common,
+                locate=self.locate,
+                on_host_specs=on_host_specs,
+            )
 
     def edits_for(self, holding: Holding) -> ContainerEdits:
         """Return the edits that make the cards of a holding available.

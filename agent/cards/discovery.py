@@ -10,7 +10,7 @@ again from the kubelet's checkpoint.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -29,6 +29,7 @@ from agent.cards.inventory import Discovery, reserve_memory
 from agent.cards.source import CardSession, CardSource, none_served
 from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter, by_chance
+from contract.cordon import NO_CORDON, Cordon, find_cordoned
 from contract.inventory import Card, Inventory, withheld
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class CardsStatus:
         problem: why the cards cannot be read now; empty if they can.
         latecomers: UUIDs of cards that could be served after a restart of the agent.
         unwatched: cards without events, whose health only probes show: the reasons, by UUID.
-        cordoned: UUIDs of the cordoned cards, including any that the node does not have.
+        cordon: what an admin has cordoned; empty before the first discovery.
     """
 
     discovery: Discovery | None = None
@@ -53,12 +54,12 @@ class CardsStatus:
     problem: str = ""
     latecomers: tuple[str, ...] = ()
     unwatched: Mapping[str, str] = field(default_factory=dict)
-    cordoned: frozenset[str] = frozenset()
+    cordon: Cordon = NO_CORDON
 
     def change_key(self) -> tuple[object, ...]:
         """Return the parts whose changes are reported to the listener."""
         reasons = {uuid: each.reason for uuid, each in self.health.items()}
-        rest = self.problem, self.latecomers, self.unwatched, self.cordoned
+        rest = self.problem, self.latecomers, self.unwatched, self.cordon
         return self.discovery, reasons, *rest
 
 
@@ -133,8 +134,7 @@ class CardWatch:
         self._cards: dict[str, Card] = {}
         self._all_probed = False  # whether this session has probed every card
         self._probe_failed = False  # whether the last probe of a card failed
-        self.cordoned: frozenset[str] = frozenset()
-        """The UUIDs of the cordoned cards, including any that the node does not have."""
+        self._cordon_entries: Sequence[str] = ()
         self._probed_at = now().at
 
     @property
@@ -166,9 +166,18 @@ class CardWatch:
         """Return the UUIDs of the cards that new containers may not get."""
         return frozenset(filter(self.withheld, self._cards))
 
-    def cordon(self, uuids: frozenset[str]) -> None:
-        """Set the cordoned cards: new containers get none of them."""
-        self.cordoned = uuids
+    def set_cordon(self, entries: Sequence[str]) -> None:
+        """Set the entries that name cordoned cards: new containers get none of these cards."""
+        self._cordon_entries = entries
+
+    @property
+    def cordoned(self) -> frozenset[str]:
+        """The UUIDs of the cordoned cards."""
+        return self._cordon().uuids
+
+    def _cordon(self) -> Cordon:
+        entries = self._cordon_entries
+        return find_cordoned(entries, self._cards) if entries and self._cards else NO_CORDON
 
     def run(self, stop: threading.Event) -> None:
         """Watch until *stop* is set."""
@@ -337,7 +346,7 @@ class CardWatch:
 
     def _notify(self) -> None:
         """Notify the listener if something has changed since the last notification."""
-        self._update(cordoned=self.cordoned)
+        self._update(cordon=self._cordon())
         key = self._status.change_key()
         if key != self._reported_key:
             self._reported_key = key

@@ -13,6 +13,7 @@ from contract.errors import quote
 from contract.fields import Fields
 from contract.inventory import HEALTHY, Card, Inventory, Link, is_card_uuid
 from contract.quantity import parse_quantity
+from contract.text import fold_uuid
 
 _LINK = re.compile(r"(?:NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS)\Z", re.ASCII)
 _CARD_FIELDS = {
@@ -125,8 +126,9 @@ def check_distinct(cards: Sequence[Card]) -> None:
     minors = [*[card for card in cards if not card.is_instance], *instances.values()]
     for field in ("uuid", "index", "minor") if default else ("uuid", "index"):
         values = [getattr(card, field) for card in (minors if field == "minor" else cards)]
-        for value in values:
-            if values.count(value) > 1:
+        keys = [fold_uuid(str(value)) for value in values]
+        for value, key in zip(values, keys, strict=True):
+            if keys.count(key) > 1:
                 raise SettingsError(f"cards: {field}: Duplicate value: {quote(value)}")
 
 

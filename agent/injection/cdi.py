@@ -8,7 +8,7 @@ none, or one that does not match its cards, our spec has the edits that are othe
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from agent.errors import SettingsError
 from agent.holdings.edits import ContainerEdits
 from contract.fields import Fields
 from contract.inventory import Card, Inventory
+from contract.text import fold_uuid
 
 OWN_KIND = "gpu-turnstile.io/gpu"
 HOST_KIND = "nvidia.com/gpu"
@@ -29,6 +30,7 @@ _VERSION = re.compile(r"v?[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z", re.ASCII)
 # could have millions.
 _MOST_DEVICES = 4096
 _MOST_NODES = 256
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,44 +178,148 @@ def _nodes(fields: Fields) -> frozenset[str]:
     return frozenset(paths)
 
 
-def names_on_host(
-    inventory: Inventory, specs: Sequence[Iterable[Spec]]
-) -> Mapping[str, str] | None:
-    """Map every card's UUID to its full name in the host's specs; ``None`` if they do not match.
+@dataclass(frozen=True, slots=True)
+class SpecFile:
+    """A file in a folder of specs.
 
-    They match if each card has a name, all by UUID or all by index, and each name has its card's
-    device nodes and no other card's. A spec that was made before a card was removed or swapped can
-    have another card under the same index, and a container would get the wrong card. MIG instances
-    match by UUID only: NVIDIA's index of one (``0:1``) may change.
-
-    A device in a later directory of *specs* replaces that of an earlier one; two devices with one
-    name in the same directory are ignored.
+    Attributes:
+        path: its path.
+        spec: what it has; ``None`` if it cannot be used.
+        problem: why not.
     """
-    devices: dict[str, frozenset[str]] = {}
-    for directory in specs:
-        named: dict[str, frozenset[str]] = {}
-        duplicates: set[str] = set()
-        for spec in directory:
-            if spec.kind != HOST_KIND:
+
+    path: str
+    spec: Spec | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """What the host's specs have for a node's cards.
+
+    Attributes:
+        by_uuid: the full name of every card, by UUID; empty if the specs do not match the cards.
+        problem: why they do not match; empty if they do.
+    """
+
+    by_uuid: Mapping[str, str]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A device of the host's specs: the file that has it, and its nodes on the host."""
+
+    path: str
+    nodes: frozenset[str]
+
+
+def names_on_host(inventory: Inventory, folders: Sequence[Sequence[SpecFile]]) -> HostNames:
+    """Find every card's full name in the host's specs.
+
+    They match if each card has a name, all by UUID, all by index or all by type and index (the
+    naming strategies of ``nvidia-ctk cdi generate``), and each name has its card's device nodes and
+    no other card's. A spec that was made before a card was removed or swapped can have another card
+    under the same index, and a container would get the wrong card. MIG instances match by UUID
+    only: NVIDIA's index of one (``0:1``) may change.
+
+    Args:
+        inventory: the node's cards.
+        folders: the files of each folder, by ascending priority of the folders. A device in a later
+            one replaces that of an earlier one. Runtimes drop a device that two files of one folder
+            have, even if a later folder has it again (``refresh`` in CDI's ``pkg/cdi/cache.go``).
+    """
+    devices, twice = _devices_on_host(folders)
+    specs = [
+        file.path
+        for files in folders
+        for file in files
+        if file.spec is not None and file.spec.kind == HOST_KIND
+    ]
+    uuids = {fold_uuid(name): name for name in (*twice, *devices)}
+    cards, problems = inventory.cards, list[list[str]]()
+    for names in (
+        [uuids.get(fold_uuid(card.uuid), card.uuid) for card in cards],
+        ["" if card.is_instance else f"{card.index}" for card in cards],
+        ["" if card.is_instance else f"gpu{card.index}" for card in cards],
+    ):
+        found = [
+            text
+            for card, name in zip(cards, names, strict=True)
+            if (text := _mismatch(card, name, devices, twice, inventory, specs))
+        ]
+        if cards and not found:
+            full = {
+                card.uuid: f"{HOST_KIND}={name}" for card, name in zip(cards, names, strict=True)
+            }
+            return HostNames(full)
+        known = sum(name in devices or name in twice for name in names)
+        problems.append(found if known else [])
+    closest = min(filter(None, problems), key=len, default=[])
+    return HostNames({}, _describe(closest, specs, folders))
+
+
+def _devices_on_host(
+    folders: Sequence[Sequence[SpecFile]],
+) -> tuple[Mapping[str, _Device], Mapping[str, tuple[str, str]]]:
+    """Return the devices of NVIDIA's kind by name, and both files of those that runtimes drop."""
+    devices: dict[str, _Device] = {}
+    twice: dict[str, tuple[str, str]] = {}
+    for files in folders:
+        named: dict[str, _Device] = {}
+        for file in files:
+            spec = file.spec
+            if spec is None or spec.kind != HOST_KIND:
                 continue
-            duplicates |= named.keys() & spec.devices.keys()
-            named |= {name: nodes | spec.nodes for name, nodes in spec.devices.items()}
-        devices.update(named)
-        for name in duplicates:
-            del devices[name]
-    by_uuid = {card.uuid: card.uuid for card in inventory.cards}
-    by_index = {card.uuid: str(card.index) for card in inventory.cards}
-    for names in (by_uuid, by_index):
-        if names and all(
-            names[card.uuid] in devices and _is_exactly(card, devices[names[card.uuid]], inventory)
-            for card in inventory.cards
-        ):
-            return {uuid: f"{HOST_KIND}={name}" for uuid, name in names.items()}
-    return None
+            for name, nodes in spec.devices.items():
+                if name in named:
+                    twice.setdefault(name, (named[name].path, file.path))
+                named[name] = _Device(file.path, nodes | spec.nodes)
+        devices |= named
+    return {name: each for name, each in devices.items() if name not in twice}, twice
 
 
-def _is_exactly(card: Card, nodes: Iterable[str], inventory: Inventory) -> bool:
-    """Return whether these nodes are those of *card* only; a driver's root may precede a path."""
+def _mismatch(  # noqa: PLR0913, PLR0917 -- what is compared
+    card: Card,
+    name: str,
+    devices: Mapping[str, _Device],
+    twice: Mapping[str, tuple[str, str]],
+    inventory: Inventory,
+    specs: Sequence[str],
+) -> str:
+    """Return why the device *name* is not *card*; empty if it is."""
+    title = f"card {card.index} ({card.uuid})"
+    if name in twice:
+        first, second = twice[name]
+        return f"{first} and {second} both have device {name}, so that runtimes use neither"
+    if name not in devices:
+        return f"{', '.join(specs[:_MOST_NAMED])}: no device for {title}"
+    device = devices[name]
+    # A driver's root may precede a path.
     known = {path for each in inventory.cards for path in each.device_nodes}
-    found = {path for path in known for node in nodes if node.endswith(path)}
-    return found == {*card.device_nodes}
+    found = {path for path in known for node in device.nodes if node.endswith(path)}
+    if found == {*card.device_nodes}:
+        return ""
+    has = " and ".join(sorted(found)) or "no device node of a card"
+    wanted = " and ".join(card.device_nodes)
+    return f"{device.path}: device {name} has {has}, and {title} is {wanted}"
+
+
+def _describe(
+    mismatches: Sequence[str], specs: Sequence[str], folders: Sequence[Sequence[SpecFile]]
+) -> str:
+    """Return why the host's specs are not used: what they lack, and files that are not read."""
+    if not specs:
+        mismatches = [f"no spec of kind {HOST_KIND}"]
+    elif not mismatches:
+        mismatches = [f"{specs[0]}: no device has the UUID or index of a card"]
+    more = len(mismatches) - _MOST_NAMED
+    files = [each for folder in folders for each in folder]
+    ignored = [f"{each.path}: {each.problem}" for each in files if each.problem]
+    ignored += [
+        f"{each.path}: its kind is {each.spec.kind}"
+        for each in files
+        if each.spec is not None and each.spec.kind != HOST_KIND and "nvidia" in each.spec.kind
+    ]
+    counted = [f"{more} more of this kind"] if more > 0 else []
+    return "; ".join([*mismatches[:_MOST_NAMED], *counted, *ignored[:_MOST_NAMED]])

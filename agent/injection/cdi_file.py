@@ -13,7 +13,14 @@ from agent.errors import EnforcementError, SettingsError
 from agent.holdings.edits import ContainerEdits
 from agent.host.directories import opened_path, replace
 from agent.host.disk_errors import explain
-from agent.injection.cdi import Spec, names_on_host, own_names, parse_spec, spec_document
+from agent.injection.cdi import (
+    SpecFile,
+    names_on_host,
+    own_names,
+    parse_spec,
+    spec_document,
+)
+from common.text import cut
 from contract.inventory import Inventory
 
 log = logging.getLogger(__name__)
@@ -23,6 +30,9 @@ HOST_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 FILE_NAME = "gpu-turnstile.json"
 _MOST_BYTES = 1 << 19
+_LONGEST_PROBLEM = 200
+_WRONG_SUFFIX = ".yml"
+_SUFFIXES = (".json", ".yaml", _WRONG_SUFFIX)
 
 # Identity of a file's content: inode, times, size.
 _State = tuple[int, int, int, int]
@@ -38,19 +48,23 @@ class CdiFile:
         common: Callable[[], ContainerEdits],
         locate: Callable[[str], str] = str,
         host_dirs: Iterable[Path] = HOST_DIRS,
+        on_host_specs: Callable[[str], None] = lambda _problem: None,
     ) -> None:
         """Prepare; nothing is read or written yet.
 
         Our spec is in *directory*, which the runtime must read. *common* returns the edits of every
         container with a card. *locate* returns the path on the host of a device node, by its path
-        in containers.
+        in containers. *on_host_specs* is called with why the host's specs are not used although
+        ours has no driver files, with an empty text if they are, and when that changes.
         """
         self._directory = directory
         self._common = common
         self._locate = locate
         self._host_dirs = tuple(dict.fromkeys((*host_dirs, directory)))
         self._lock = threading.Lock()
-        self._known: dict[Path, tuple[_State | str, Spec | None]] = {}
+        self._known: dict[Path, tuple[_State | str, SpecFile]] = {}
+        self._on_host_specs = on_host_specs
+        self._reported: str | None = None
 
     @property
     def path(self) -> Path:
@@ -71,7 +85,8 @@ class CdiFile:
             return {}  # a spec without devices would be invalid
         with self._lock:
             found = names_on_host(inventory, self._host_specs())
-            if found is None:
+            self._report(found.problem)
+            if found.problem:
                 self._write(inventory)
                 return own_names(inventory)
             if self.path.exists():
@@ -79,7 +94,19 @@ class CdiFile:
                     self._write(inventory)
                 except EnforcementError as error:  # no new container needs it
                     log.warning("old CDI spec not updated", extra={"reason": str(error)})
-            return found
+            return found.by_uuid
+
+    def _report(self, problem: str) -> None:
+        """Report why the host's specs are not used, unless ours has driver files, too."""
+        if self._common().mounts:
+            problem = ""
+        if problem == self._reported:
+            return
+        if problem:
+            more = {"path": str(self.path), "reason": problem}
+            log.warning("CDI specs of the host not used, ours has no driver files", extra=more)
+        self._reported = problem
+        self._on_host_specs(problem)
 
     # --- ours --------------------------------------------------------------------------
 
@@ -112,13 +139,14 @@ class CdiFile:
 
     # --- the host's --------------------------------------------------------------------
 
-    def _host_specs(self) -> list[list[Spec]]:
+    def _host_specs(self) -> list[list[SpecFile]]:
         """Read every spec of the host, directory by directory."""
         known, self._known = self._known, {}
         found = []
         for directory in self._host_dirs:
-            specs = []
-            for path in _spec_files(directory):
+            paths, problem = _spec_files(directory)
+            specs = [SpecFile(str(directory), problem=problem)] if problem else []
+            for path in paths:
                 if path == self.path:
                     continue
                 state = _state(path)
@@ -126,20 +154,20 @@ class CdiFile:
                 if before is None or before[0] != state:
                     before = (state, _read(path, state))
                 self._known[path] = before
-                if before[1] is not None:
-                    specs.append(before[1])
+                specs.append(before[1])
             found.append(specs)
         return found
 
 
-def _spec_files(directory: Path) -> list[Path]:
+def _spec_files(directory: Path) -> tuple[list[Path], str]:
+    """Return the files that may be meant as specs, and why they cannot be listed."""
     try:
-        return sorted(each for each in directory.iterdir() if each.suffix in {".json", ".yaml"})
+        return sorted(each for each in directory.iterdir() if each.suffix in _SUFFIXES), ""
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return [], ""
     except OSError as error:
         log.warning("cannot list CDI specs", extra={"path": str(directory), "reason": str(error)})
-        return []
+        return [], f"cannot be listed: {error.strerror or error}"
 
 
 def _state(path: Path) -> _State | str:
@@ -155,16 +183,19 @@ def _state(path: Path) -> _State | str:
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
-def _read(path: Path, state: _State | str) -> Spec | None:
-    """Read one spec; log and ignore one that cannot be used."""
+def _read(path: Path, state: _State | str) -> SpecFile:
+    """Read one spec; log one that cannot be used."""
     try:
+        if path.suffix == _WRONG_SUFFIX:
+            raise ValueError("container runtimes read only .json and .yaml")
         if isinstance(state, str):
             raise ValueError(state)
         text = _text(path)
-        return parse_spec(json.loads(text) if path.suffix == ".json" else decode_yaml(text))
+        spec = parse_spec(json.loads(text) if path.suffix == ".json" else decode_yaml(text))
     except (OSError, ValueError, RecursionError, SettingsError) as error:
         log.warning("CDI spec of the host ignored", extra={"path": str(path), "reason": str(error)})
-        return None
+        return SpecFile(str(path), problem=cut(" ".join(str(error).split()), _LONGEST_PROBLEM))
+    return SpecFile(str(path), spec)
 
 
 def _text(path: Path) -> str:

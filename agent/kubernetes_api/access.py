@@ -34,6 +34,7 @@ KINDS = tuple(
         "pods": ("list", "watch", "get", "patch"),
         "nodes": ("get", "patch"),
         "events": ("create", "patch"),
+        "resourceslices": ("list",),
     }.items()
     for verb in verbs
 )

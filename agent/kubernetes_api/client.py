@@ -1,13 +1,13 @@
 """The agent's requests to the API server, with raw JSON."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.errors import SettingsError, Unavailable
 from agent.kubernetes_api.access import RequestFailures
-from common.apiserver.client import Client, Json, object_path, quoted
+from common.apiserver.client import Client, Json, list_slices, object_path, quoted
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 
 __all__ = ["Api", "Gone", "Json", "Rejected"]
@@ -69,6 +69,10 @@ class Api(Client):
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to an event."""
         self._patch(object_path("events", namespace, name), patch)
+
+    def list_slices(self, node: str, driver: str) -> Sequence[Json]:
+        """List the slices of a driver for a node; none if the API server serves no slices."""
+        return list_slices(self, {"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"})
 
     # --- Dynamic Resource Allocation ------------------------------------------------------
 

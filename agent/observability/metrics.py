@@ -163,6 +163,12 @@ class Metrics:
             "cards_file_problem",
             "Whether the edited cards file cannot be used, so that the one before applies.",
         )
+        self.cdi_specs_unused = gauge(
+            "cdi_specs_unused",
+            "Whether the host's CDI specs do not match the cards, and the agent's own has no "
+            "driver files (--inject cdi): the reason.",
+            ["reason"],
+        )
         self.counts_problem = gauge(
             "counts_problem",
             "Whether the node's status cannot get the counts of its cards (--mode dra): the "
@@ -170,7 +176,7 @@ class Metrics:
         )
         self.cards_served_twice = gauge(
             "cards_served_twice",
-            "Devices of the node's cards that another plugin offers, for example nvidia.com/gpu.",
+            "Devices of the node's cards that NVIDIA's device plugin or DRA driver offers, too.",
         )
         self.cards_unwatched = gauge(
             "cards_unwatched",

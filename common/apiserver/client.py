@@ -240,6 +240,25 @@ def pages(
         wanted["continue"] = more
 
 
+def list_slices(client: Client, query: Mapping[str, str]) -> list[Json]:
+    """List ResourceSlices by the newest version of their API that the API server serves.
+
+    Returns:
+        The slices; none if no version is served, so that there can be none.
+
+    Raises:
+        Gone, Rejected, Unavailable: as by :func:`pages`.
+    """
+    for version in ("v1", "v1beta1"):
+        path = f"/apis/resource.k8s.io/{version}/resourceslices"
+        try:
+            return [each for page, _ in pages(client, path, query) for each in page]
+        except Rejected as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    return []
+
+
 def decode(content: bytes, loads: Callable[[bytes], Any] = json.loads) -> Json:
     """Decode the object in a response, by :func:`json.loads` or another decoder.
 

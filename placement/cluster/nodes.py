@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -10,12 +9,13 @@ from sys import intern
 from typing import Any
 
 from contract.claims import serves_claims
-from contract.cordon import read_cordon
+from contract.cordon import find_cordoned, read_cordon
 from contract.demand import CORES_PER_CARD
 from contract.errors import ContractError
 from contract.inventory import MOST_CARDS, Amounts, Card, Inventory, Link, decode_inventory
 from contract.names import Names
 from contract.quantity import parse_quantity
+from contract.text import fold_uuid
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, is_for_shares
 from placement.topology import Links
@@ -52,12 +52,14 @@ class Node:
         cards: its cards, by index; a card's position anywhere else is its position here.
         card_set: the cards as the search needs them; equal nodes share one object.
         problem: why it serves no pod.
+        unknown_cordons: entries of ``gpu-cordoned`` that name none of its cards.
     """
 
     name: str
     cards: tuple[Card, ...] = ()
     card_set: CardSet = _NO_CARDS
     problem: Problem = Problem.NO_INVENTORY
+    unknown_cordons: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         """Return the hash of the name, which is cheap."""
@@ -117,10 +119,10 @@ def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None)
     text = (metadata.get("annotations") or {}).get(names.gpu_cards)
     node = Node(name)
     if text is not None:
-        cordoned = read_cordon(metadata.get("annotations") or {}, names)
+        entries = read_cordon(metadata.get("annotations") or {}, names)
         disconnected = _is_disconnected(obj, names)
         by_claim = serves_claims(metadata.get("labels") or {})
-        node = _with_inventory(name, text, cordoned, disconnected=disconnected, by_claim=by_claim)
+        node = _with_inventory(name, text, entries, disconnected=disconnected, by_claim=by_claim)
     return before if before is not None and before == node else node
 
 
@@ -175,7 +177,7 @@ def _is_disconnected(obj: Mapping[str, Any], names: Names) -> bool:
 
 
 def _with_inventory(
-    name: str, text: object, cordoned: AbstractSet[str], *, disconnected: bool, by_claim: bool
+    name: str, text: object, entries: Sequence[str], *, disconnected: bool, by_claim: bool
 ) -> Node:
     if not isinstance(text, str):
         return Node(name, problem=Problem.UNREADABLE)
@@ -183,14 +185,18 @@ def _with_inventory(
         found = decode_inventory(text)
     except ContractError:
         return Node(name, problem=Problem.UNREADABLE)
-    indices, uuids = {card.index for card in found.cards}, {card.uuid for card in found.cards}
+    indices, uuids = (
+        {card.index for card in found.cards},
+        {fold_uuid(card.uuid) for card in found.cards},
+    )
     distinct = len(indices) == len(uuids) == len(found.cards)
     if not found.memory_block or not distinct or not _readable(found.links, indices):
         return Node(name, problem=Problem.UNREADABLE)
     if not found.cards:
         return Node(name, problem=Problem.NO_CARDS)
+    cordon = find_cordoned(entries, (card.uuid for card in found.cards))
     cards = tuple(
-        replace(card, cordoned=True) if card.uuid in cordoned else card
+        replace(card, cordoned=True) if card.uuid in cordon.uuids else card
         for card in sorted(found.cards, key=lambda card: card.index)
     )
     sizes = [card.size(found.memory_block) for card in cards]
@@ -199,7 +205,7 @@ def _with_inventory(
     problem = Problem.NONE
     if disconnected and not all(card.withheld for card in cards):
         problem = Problem.AGENT_DISCONNECTED
-    return Node(name, cards, _card_set(cards, sizes, links), problem)
+    return Node(name, cards, _card_set(cards, sizes, links), problem, cordon.unknown)
 
 
 def _readable(links: tuple[Link, ...], indices: set[int]) -> bool:

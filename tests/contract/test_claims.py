@@ -214,8 +214,8 @@ PARTS = st.one_of(
 @given(
     st.lists(PARTS, max_size=3),
     st.lists(PARTS, max_size=2),
-    st.lists(st.sampled_from(["GPU-1", "GPU-2", "MIG-1"]), max_size=2),
-    st.lists(st.sampled_from(["GPU-1", "GPU-2", "MIG-1"]), max_size=2),
+    st.lists(st.sampled_from(["gpu-1", "gpu-2", "mig-1"]), max_size=2),
+    st.lists(st.sampled_from(["gpu-1", "gpu-2", "mig-1"]), max_size=2),
     st.sampled_from([ONE, WHOLE, Demand(60, 4, 2)]),
 )
 def test_a_selector_decides_as_plugin_and_extender_do(

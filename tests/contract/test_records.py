@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.allocation import Allocation, Evidence, decode_allocations, encode_allocations
-from contract.cordon import read_cordon, write_cordon
+from contract.cordon import (
+    Cordon,
+    describe_unknown,
+    find_cordoned,
+    read_cordon,
+    write_cordon,
+)
 from contract.errors import InvalidRecord
 from contract.inventory import (
     Amounts,
@@ -194,27 +200,51 @@ def test_a_hostile_record_is_read_or_refused_without_another_error(codec: Codec,
     assert decode(encode(record)) == record
 
 
+CARDS = ("GPU-1a", "GPU-2b")
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "expected", "unknown"),
     [
-        ("GPU-1", {"GPU-1"}),
-        (" GPU-2, GPU-1,GPU-2,", {"GPU-1", "GPU-2"}),
-        ("", set()),
-        (7, set()),
-        (None, set()),
+        ("GPU-1a", {"GPU-1a"}, []),
+        (" GPU-2b, GPU-1a,GPU-2b,", {"GPU-1a", "GPU-2b"}, []),
+        ("GPU-1A,gpu-2b", {"GPU-1a", "GPU-2b"}, []),
+        ("", set(), []),
+        (" , ", set(), []),
+        (7, set(), []),
+        (None, set(), []),
+        ("0", set(), ["0"]),
+        ("all", set(), ["all"]),
+        ("*", set(), ["*"]),
+        ("GPU-1a;GPU-2b", set(), ["GPU-1a;GPU-2b"]),
+        ("GPU-1a GPU-2b", set(), ["GPU-1a GPU-2b"]),
+        ("GPU-1a\nGPU-2b", set(), ["GPU-1a\nGPU-2b"]),
+        ('["GPU-1a","GPU-2b"]', set(), ['["GPU-1a"', '"GPU-2b"]']),
+        ("GPU-1", set(), ["GPU-1"]),  # shortened
+        ("1a", set(), ["1a"]),
+        ("GPU-9,GPU-1a, gpu-2X,GPU-9", {"GPU-1a"}, ["GPU-9", "gpu-2X"]),
     ],
 )
-def test_cordoned_uuids_are_read(text: Any, expected: set[str]) -> None:
-    assert read_cordon({NAMES.gpu_cordoned: text}, NAMES) == expected
-    assert read_cordon({}, NAMES) == set()
+def test_what_people_write_names_a_card_or_is_reported(
+    text: Any, expected: set[str], unknown: list[str]
+) -> None:
+    entries = read_cordon({NAMES.gpu_cordoned: text}, NAMES)
+    assert find_cordoned(entries, CARDS) == Cordon(frozenset(expected), tuple(unknown))
+    assert read_cordon({}, NAMES) == ()
 
 
 @given(st.frozensets(st.from_regex(r"GPU-[0-9a-f]{1,8}", fullmatch=True), max_size=20))
 def test_a_written_cordon_is_read_back(uuids: frozenset[str]) -> None:
     text = write_cordon(uuids)
     assert (text is None) == (not uuids)
-    assert read_cordon({NAMES.gpu_cordoned: text}, NAMES) == uuids
+    entries = read_cordon({NAMES.gpu_cordoned: text}, NAMES)
+    assert find_cordoned(entries, uuids) == Cordon(uuids)
 
 
 def test_a_hostile_cordon_is_parsed_in_little_time() -> None:
-    assert len(read_cordon({NAMES.gpu_cordoned: ",".join(map(str, range(10**5)))}, NAMES)) <= 256
+    entries = read_cordon({NAMES.gpu_cordoned: ",".join(map(str, range(10**5)))}, NAMES)
+    assert len(entries) == 257
+    assert describe_unknown(entries, NAMES) == (
+        f'metadata.annotations[{NAMES.gpu_cordoned}]: Invalid value: "0", "1", "2" and 254 more: '
+        "must be UUIDs of cards of this node, separated by commas; anything else cordons no card"
+    )

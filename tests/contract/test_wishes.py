@@ -35,7 +35,7 @@ LISTS = ("use_gpu_type", "nouse_gpu_type", "use_gpu_uuid", "nouse_gpu_uuid")
         ({"use_gpu_type": "A100,", "nouse_gpu_uuid": " , "}, Wishes(use_types=("a100",))),
         (
             {"use_gpu_uuid": "GPU-10,GPU-B", "nouse_gpu_uuid": "GPU-1"},
-            Wishes(use_uuids=("GPU-10", "GPU-B"), nouse_uuids=("GPU-1",)),
+            Wishes(use_uuids=("gpu-10", "gpu-b"), nouse_uuids=("gpu-1",)),
         ),
     ],
 )
@@ -54,7 +54,7 @@ TYPE = "cannot be part of a product name such as A100"
         ("use_gpu_type", 7, "7: must be text", NO_WISHES),
         (
             *("nouse_gpu_uuid", "GPU-1,a b", f'"GPU-1,a b": "a b" {UUID}'),
-            Wishes(nouse_uuids=("GPU-1", "a b")),
+            Wishes(nouse_uuids=("gpu-1", "a b")),
         ),
         ("nouse_gpu_type", "T4\tx", f'"T4\\tx": "T4\\tx" {TYPE}', Wishes(nouse_types=("t4\tx",))),
         ("gpu_policy", "Spread", '"Spread": must be binpack or spread', NO_WISHES),
@@ -79,6 +79,7 @@ def test_an_invalid_wish_is_reported_with_field_rule_and_value(
     ("kind", "use", "nouse"),
     [
         ("uuid", "GPU-1", "GPU-1,GPU-2"),
+        ("uuid", "GPU-A", "gpu-a"),
         ("type", "A100-SXM4", "a100"),
         ("type", "NVIDIA A100-SXM4", "nvidia-a100"),
     ],
@@ -120,10 +121,9 @@ def test_all_invalid_wishes_are_reported_at_once_with_the_given_path() -> None:
         (Wishes(nouse_types=("nvidia-a100",)), "nouse-gpu-type"),
         (Wishes(use_types=("nvidia a100-sxm4",)), ""),
         (Wishes(use_types=("a100 sxm4",)), "use-gpu-type"),
-        (Wishes(use_uuids=("GPU-1",)), ""),
-        (Wishes(use_uuids=("GPU-2",)), "use-gpu-uuid"),
-        (Wishes(nouse_uuids=("GPU-1",)), "nouse-gpu-uuid"),
-        (Wishes(nouse_uuids=("gpu-1",)), ""),
+        (Wishes(use_uuids=("gpu-1",)), ""),
+        (Wishes(use_uuids=("gpu-2",)), "use-gpu-uuid"),
+        (Wishes(nouse_uuids=("gpu-1",)), "nouse-gpu-uuid"),
     ],
 )
 def test_a_card_is_ruled_out_by_the_wish_that_is_named(wishes: Wishes, expected: str) -> None:

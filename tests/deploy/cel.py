@@ -133,6 +133,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "asInteger": _as_integer,
     "compareTo": lambda one, other: IntType((one > other) - (one < other)),
     "isSorted": lambda values: BoolType(all(one <= other for one, other in pairwise(values))),
+    "lowerAscii": lambda text: StringType(str(text).lower()),
     "join": lambda texts, separator="": StringType(str(separator).join(map(str, texts))),
     "replace": lambda text, old, new: StringType(str(text).replace(str(old), str(new))),
     "split": lambda text, separator: ListType(map(StringType, str(text).split(str(separator)))),

@@ -157,13 +157,13 @@ def _named(card: Card, wishes: Wishes) -> bool:
     """The rule in the words of the documents, without the code under test."""
     profile = card.model.lower().rpartition(" ")[2]
     by_type = any(each in {"mig", profile} for each in wishes.use_types)
-    return by_type or card.uuid in wishes.use_uuids
+    return by_type or card.uuid.lower() in wishes.use_uuids
 
 
 def _may(card: Card, demand: Demand, wishes: Wishes) -> bool:
     if wishes.use_types and not any(each in card.model.lower() for each in wishes.use_types):
         return False
-    if wishes.use_uuids and card.uuid not in wishes.use_uuids:
+    if wishes.use_uuids and card.uuid.lower() not in wishes.use_uuids:
         return False
     shares = demand.cores < 100 and demand.cards == 1
     return shares or not card.uuid.startswith("MIG") or _named(card, wishes)

@@ -179,15 +179,16 @@ class World(SchedulerApi):
 
 
 class Replica:
-    """An extender that preempts; it sees the world when it watches."""
+    """An extender that preempts, or only filters; it sees the world when it watches."""
 
-    def __init__(self, world: World, *, new: bool = False) -> None:
+    def __init__(self, world: World, *, new: bool = False, preempts: bool = True) -> None:
         """Start to lead, before there is any pod, or *new* where there may be pods."""
+        self.preempts = preempts
         self.world = world
         self.time = 0.0
         self.leads = True
         self.results: list[str] = []
-        self.state = State(NAMES, preempts=True, now=lambda: world.now)
+        self.state = State(NAMES, preempts=preempts, now=lambda: world.now)
         self.decisions = Decisions(self.state)
         self.preemption = Preemption(
             self.state,
@@ -212,7 +213,9 @@ class Replica:
         obj, pod = self._read(name)
         names = nodes or [each["metadata"]["name"] for each in self.world.nodes]
         found = self.decisions.filter(pod, names)
-        self.preemption.preemptors.consider(obj, pod, found)
+        self.preemption.refused.consider(pod, found)
+        if self.preempts:
+            self.preemption.preemptors.consider(obj, pod, found)
         return found
 
     def nodes_for(self, name: str, nodes: Sequence[str] = ()) -> Sequence[str]:

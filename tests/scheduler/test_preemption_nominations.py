@@ -9,6 +9,7 @@ from tests.scheduler.eviction_world import (
     LOST,
     REFUSED,
     Replica,
+    World,
     full_node,
     on,
     one_card,
@@ -87,6 +88,82 @@ def test_kube_scheduler_is_made_to_ask_again_once_the_room_is_free() -> None:
     assert world.calls[2:] == [("patch", "prod")] * 2  # after 1 and 6 seconds
     assert world.is_nominated("prod")
     assert replica.nodes_for("prod") == ("n1",)
+
+
+# --- kube-scheduler asks before the watch shows a release ---------------------------------
+
+
+@pytest.mark.parametrize("preempts", [False, True])
+@pytest.mark.parametrize("policy", ["Never", "PreemptLowerPriority"])
+def test_a_pod_refused_a_moment_before_the_watch_showed_a_release_is_asked_about_again(
+    preempts: bool, policy: str
+) -> None:
+    """kube-scheduler's own watch has shown it before: nothing else may happen for minutes."""
+    world = one_card(("batch", 80, {"priority": 2000}))
+    world.add("prod", (60, 4), priority=1000, policy=policy)
+    replica = Replica(world, preempts=preempts)
+    del world.pods["batch"]
+    assert not replica.nodes_for("prod")
+    replica.watch()
+    replica.wait(0.2)
+    assert world.calls == []  # kube-scheduler may not have got the response yet
+    replica.wait()
+    assert world.calls == [("patch", "prod")]
+    assert replica.nodes_for("prod") == ("n1",)
+    for _ in range(3):
+        replica.wait()
+    assert world.calls == [("patch", "prod")] * 2  # the second one removes the condition
+    assert world.condition("prod") is None
+
+
+def test_a_card_that_is_uncordoned_counts_as_a_release() -> None:
+    world = World(make_node("n1", 1, cordoned=[0]))
+    world.add("prod", (60, 4))
+    replica = Replica(world, preempts=False)
+    assert replica.filter("prod").unresolvable
+    replica.state.put_node(make_node("n1", 1))
+    replica.wait()
+    assert world.calls == [("patch", "prod")]
+
+
+@pytest.mark.parametrize("missed", ["nothing", "too small", "later", "elsewhere", "bound", "leads"])
+def test_a_pod_that_missed_nothing_is_not_asked_about_again(missed: str) -> None:
+    world = one_card(("batch", 80, {}), ("rest", 20, {}))
+    world.add_second_node(100)
+    replica = Replica(world, preempts=False)
+    assert not replica.nodes_for("prod", ["n1"])
+    if missed == "later":  # kube-scheduler has seen that itself
+        replica.wait(11)
+    if missed == "too small":
+        replica.delete("rest")
+    elif missed == "elsewhere":  # another filter keeps the pod from that node
+        replica.delete("n2-batch")
+    elif missed != "nothing":
+        replica.delete("batch")
+    if missed == "bound":
+        replica.assume("prod", "n1")
+    replica.leads = missed != "leads"
+    for _ in range(3):
+        replica.wait()
+    assert world.calls == []
+
+
+def test_for_one_release_few_of_many_equal_pods_are_asked_about_again() -> None:
+    world = one_card(("batch", 80, {}))
+    names = [f"equal-{number:02}" for number in range(30)]
+    for name in names:
+        world.add(name, (60, 4))
+    replica = Replica(world, preempts=False)
+    for name in names:
+        assert not replica.nodes_for(name)
+    replica.delete("batch")
+    replica.wait()
+    asked = [name for _, name in world.calls]
+    assert len(asked) == 10
+    replica.bind(asked[0], "n1")
+    for _ in range(3):
+        replica.wait()
+    assert {name for _, name in world.calls} == {*asked}
 
 
 @pytest.mark.parametrize(

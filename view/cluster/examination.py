@@ -9,13 +9,14 @@ from itertools import filterfalse
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from common.apiserver.client import Client, Json, object_path, pages, quoted
+from common.apiserver.client import Client, Json, list_slices, object_path, pages, quoted
 from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.errors import Unavailable
 from contract.claims import MODE_LABEL, SHAPE_LABEL, driver_name, named_template
 from contract.devices import CORES, MEMORY, UUID
 from contract.inventory import Amounts
 from contract.names import Names
+from contract.other_systems import NVIDIA_DRIVER, DriverDevices, count_devices
 from contract.quantity import parse_quantity
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
 from view.cluster.collections import FORBIDDEN
@@ -120,6 +121,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         "templates": lambda: _templates(client),
         "queues": lambda: _queues(client, names),
         "slices": lambda: _slices(client, names),
+        "other_devices": lambda: _other_devices(client),
         "device_class": lambda: _has_device_class(client, names),
     }
     with ThreadPoolExecutor(_AT_ONCE) as pool, client.interruptible():
@@ -353,6 +355,12 @@ def _slices(client: Client, names: Names) -> Sequence[NodeSlice] | None:
     return _if_served(client, _DRA, lambda: [_slice(each) for each in listed])
 
 
+def _other_devices(client: Client) -> Mapping[str, DriverDevices]:
+    query = {"fieldSelector": f"spec.driver={NVIDIA_DRIVER}"}
+    found = _if_served(client, _DRA, lambda: list_slices(client, query), "v1beta1")
+    return count_devices(found or ())
+
+
 def _templates(client: Client) -> Sequence[str]:
     query = {"labelSelector": SHAPE_LABEL}
     listed = _all(client, f"{_DRA}/resourceclaimtemplates", query)
@@ -388,8 +396,10 @@ def _has_device_class(client: Client, names: Names) -> bool:
 # --- what not every cluster has ---------------------------------------------------------
 
 
-def _if_served(client: Client, api: str, read: Callable[[], T]) -> T | None:
+def _if_served(client: Client, api: str, read: Callable[[], T], *others: str) -> T | None:
     """Read objects of an API such as ``/apis/resource.k8s.io/v1``; ``None`` if it is not served.
+
+    *others* are further versions that *read* tries.
 
     Without the right to read them a user is forbidden to even then; but every user may read which
     APIs are served.
@@ -398,7 +408,8 @@ def _if_served(client: Client, api: str, read: Callable[[], T]) -> T | None:
         return read()
     except Rejected as error:
         _, _, group, version = api.split("/")
-        unserved = error.status == FORBIDDEN and version not in _versions(client, group)
+        served = {version, *others}.intersection
+        unserved = error.status == FORBIDDEN and not served(_versions(client, group))
         if error.status == HTTPStatus.NOT_FOUND or unserved:
             return None
         raise

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from contract.claims import serves_claims
+from contract.cordon import describe_unknown
 from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
-from contract.other_systems import MIG_PREFIX, NVIDIA
+from contract.other_systems import count_offered
 from contract.quantity import parse_quantity
 from contract.runtimes import runtime_of
 from placement.cluster.nodes import Node, Problem, parse_node
@@ -44,9 +45,8 @@ class NodeFacts:
     unreadable: Annotated[
         str, "why the inventory cannot be read; empty if it can be read or is missing."
     ]
-    offered: Annotated[
-        Mapping[str, int], "allocatable amounts of our resources, and of NVIDIA's for such cards."
-    ]
+    offered: Annotated[Mapping[str, int], "allocatable amounts of our resources."]
+    others: Annotated[Mapping[str, int], "what NVIDIA's device plugin offers of such cards."]
     labels: Annotated[Mapping[str, str], "of the node."]
     cordoned: Annotated[bool, "whether it is unschedulable."]
     for_gpus: Annotated[bool, "whether it has GPUs or should have some."]
@@ -54,6 +54,7 @@ class NodeFacts:
     runtime: Annotated[
         str, "its container runtime, such as ``containerd://2.3.4``; empty if unknown."
     ] = ""
+    cordon_problem: Annotated[str, "what is wrong with ``gpu-cordoned``; empty if nothing is."] = ""
 
     @property
     def serves_claims(self) -> bool:
@@ -76,8 +77,6 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
     allocatable = (obj.get("status") or {}).get("allocatable") or {}
     free = {card.uuid: row for card, row in zip(inventory.cards, inventory.free, strict=True)}
     pairs = zip(node.cards, node.sizes, strict=True)
-    mig = any(card.is_instance for card in node.cards)
-    others = [name for name in allocatable if mig and name.startswith(MIG_PREFIX)]
     capped = tuple(Amounts(*map(min, free[card.uuid], size)) for card, size in pairs)
     return NodeFacts(
         node,
@@ -85,14 +84,16 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
         _inventory_error(text) if node.problem is Problem.UNREADABLE else "",
         {
             name: int(parse_quantity(allocatable[name]) or 0)
-            for name in (names.core, names.memory, *NVIDIA, *others)
+            for name in (names.core, names.memory)
             if name in allocatable
         },
+        count_offered(allocatable, mig=any(card.is_instance for card in node.cards)),
         obj["metadata"].get("labels") or {},
         bool((obj.get("spec") or {}).get("unschedulable")),
         _is_for_gpus(obj, names),
         _not_ready(obj),
         runtime_of(obj),
+        describe_unknown(unknown, names) if (unknown := node.unknown_cordons) else "",
     )
 
 

@@ -108,6 +108,8 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
         notes.append(f"NotReady: {facts.not_ready}")
     if facts.cordoned:
         notes.append(f"{CORDONED}: it gets no new pods")
+    if facts.cordon_problem:
+        notes.append(facts.cordon_problem)
     for held in occupancy.held.values():
         lost = sorted({uuid for each in held.cards.values() for uuid in each.lost})
         if lost:

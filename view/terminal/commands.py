@@ -286,8 +286,11 @@ def _add_cordoning(word: str, text: str) -> None:
         client, name = context.connection.client, split(node)[1]
         with as_command_errors():
             cordon = word == "cordon"
-            for result in change_cordon(client, context.names, name, cards, cordon=cordon):
-                click.echo(result)
+            lines, problem = change_cordon(client, context.names, name, cards, cordon=cordon)
+            for each in lines:
+                click.echo(each)
+            if problem:
+                click.echo(f"Warning: {problem}", err=True)
 
 
 _add_cordoning("cordon", "Mark cards of a node as unschedulable; running containers stay.")

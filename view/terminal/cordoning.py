@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from common.apiserver.client import Client, Json, quoted
 from common.apiserver.errors import Rejected
-from contract.cordon import read_cordon, write_cordon
-from contract.errors import ContractError
+from contract.cordon import describe_unknown, find_cordoned, read_cordon, write_cordon
+from contract.errors import ContractError, quote
 from contract.inventory import Card, decode_inventory
 from contract.names import Names
+from contract.text import fold_uuid
 from view.terminal.faults import CommandError, not_found
 
 _SECONDS = 10.0
@@ -17,8 +18,18 @@ _CONFLICT = 409
 
 def change_cordon(
     client: Client, names: Names, node: str, cards: Sequence[str], *, cordon: bool
-) -> list[str]:
-    """Cordon or uncordon cards of a node; return a line for each of them.
+) -> tuple[list[str], str]:
+    """Cordon or uncordon cards of a node.
+
+    Args:
+        client: sends the requests.
+        names: of annotations.
+        node: the node's name.
+        cards: indices or UUIDs; to uncordon, also entries of the annotation that name no card.
+        cordon: whether the cards get no new containers.
+
+    Returns:
+        A line for each of *cards*, and what is wrong with the rest of the annotation.
 
     Raises:
         CommandError: there is no such node or card.
@@ -32,18 +43,22 @@ def change_cordon(
             raise not_found("nodes", node)
         metadata = obj["metadata"]
         annotations = metadata.get("annotations") or {}
-        chosen = _choose(annotations, names, node, cards)
-        before = read_cordon(annotations, names)
+        known = _cards(annotations, names, node)
+        entries = read_cordon(annotations, names)
+        before = find_cordoned(entries, (card.uuid for card in known))
+        removed = [each for each in cards if not cordon and each in before.unknown]
+        chosen = _choose(known, node, [each for each in cards if each not in removed])
         uuids = {card.uuid for card in chosen}
-        after = before | uuids if cordon else before - uuids
+        after = before.uuids | uuids if cordon else before.uuids - uuids
+        unknown = [each for each in before.unknown if each not in removed]
         patch: Json = {
             "metadata": {
                 "resourceVersion": metadata["resourceVersion"],
-                "annotations": {names.gpu_cordoned: write_cordon(after)},
+                "annotations": {names.gpu_cordoned: write_cordon([*after, *unknown])},
             }
         }
         try:
-            if after != before:
+            if removed or after != before.uuids:
                 client.call("PATCH", path, patch, timeout=_SECONDS)
         except Rejected as error:
             if error.status != _CONFLICT or attempt == _TRIES - 1:
@@ -51,27 +66,38 @@ def change_cordon(
             continue
         break
     word = "cordoned" if cordon else "uncordoned"
-    return [
+    lines = [
         f"node/{node} card {card.index} ({card.uuid}) "
-        + (word if (card.uuid in before) != cordon else f"already {word}")
+        + (word if (card.uuid in before.uuids) != cordon else f"already {word}")
         for card in chosen
     ]
+    lines += [f"node/{node} entry {quote(each)}, which is no card, removed" for each in removed]
+    return lines, describe_unknown(unknown, names) if unknown else ""
 
 
-def _choose(annotations: Json, names: Names, node: str, cards: Sequence[str]) -> list[Card]:
-    """Return the cards with these indices or UUIDs.
+def _cards(annotations: Json, names: Names, node: str) -> Sequence[Card]:
+    """Return the cards of a node.
 
     Raises:
-        CommandError: the node has no inventory, or not all of these cards.
+        CommandError: the node has no inventory.
     """
     try:
-        known = decode_inventory(annotations[names.gpu_cards]).cards
+        return decode_inventory(annotations[names.gpu_cards]).cards
     except (KeyError, ContractError) as error:
         text = f"error: node {node}: no agent has written its inventory of cards"
         raise CommandError(text) from error
+
+
+def _choose(known: Sequence[Card], node: str, cards: Sequence[str]) -> list[Card]:
+    """Return the cards with these indices or UUIDs.
+
+    Raises:
+        CommandError: the node has not all of these cards.
+    """
     found = []
     for text in cards:
-        matching = [card for card in known if text in (str(card.index), card.uuid)]
+        key = fold_uuid(text)
+        matching = [card for card in known if key in (str(card.index), fold_uuid(card.uuid))]
         if not matching:
             existing = ", ".join(f"{card.index} ({card.uuid})" for card in known) or "none"
             raise CommandError(f"error: node {node}: no card {text!r}; its cards: {existing}")

@@ -8,7 +8,7 @@ from contract.demand import ContainerDemand, PodDemand
 from contract.names import Names
 from contract.requests import USUAL_BLOCK, walk_containers
 from contract.resource import Resource
-from contract.wishes import read_wishes
+from contract.wishes import Wishes, read_wishes
 from webhook.admission.decision import short
 from webhook.admission.dialects.translation import NO_CORE_LIMIT
 
@@ -25,6 +25,9 @@ _SET_BY_NODE = frozenset(
     }
 )
 _SET_BY_NODE_PREFIX = "CUDA_DEVICE_MEMORY_LIMIT"  # one variable for each card
+_UUIDS = ("gpu-", "mig-")
+"""How UUIDs of NVIDIA's begin, in lower case; a cards file may have others."""
+
 _CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 _PREFIXES = ("NVIDIA_VISIBLE_", "CUDA_DEVICE_", "GPU_CORE_")  # a fast first check of all these
 
@@ -33,7 +36,16 @@ def advise(
     demand: PodDemand, annotations: Mapping[str, Any], *, names: Names, path: str = ""
 ) -> Iterator[str]:
     """Warn of requests in a pod, or a pod template, that are probably not intended."""
-    yield from _about_core_limit(demand, annotations, names)
+    wishes, _ = read_wishes(annotations, names)
+    yield from _about_core_limit(demand, wishes)
+    for key, uuids in (
+        (names.use_gpu_uuid, wishes.use_uuids),
+        (names.nouse_gpu_uuid, wishes.nouse_uuids),
+    ):
+        for each in uuids:
+            if not each.startswith(_UUIDS):
+                field = f"{path}metadata.annotations[{key}]"
+                yield f"{field}: {short(each)} is no UUID: kubectl gpu nodes"
     for key in _gpu_manager_annotations(names):
         if key in annotations:
             yield f"{path}metadata.annotations[{key}]: deprecated and ignored: use limits"
@@ -65,10 +77,7 @@ def _about_memory(
         yield f"{blocks} memory blocks of 256 MiB are {size}: {blocks} MiB are {in_mib}"
 
 
-def _about_core_limit(
-    demand: PodDemand, annotations: Mapping[str, Any], names: Names
-) -> Iterator[str]:
-    wishes, _ = read_wishes(annotations, names)
+def _about_core_limit(demand: PodDemand, wishes: Wishes) -> Iterator[str]:
     if wishes.core_limit is None:
         return
     for container in demand.containers:

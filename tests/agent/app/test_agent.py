@@ -16,7 +16,7 @@ from agent.app.agent import Agent
 from agent.app.container_setup import EnforcerRunner
 from agent.app.refresher import RefreshPace
 from agent.errors import SettingsError, Unavailable
-from agent.injection.inject import DriverFiles
+from agent.injection.inject import DriverFiles, Injection
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
 from contract.allocation import Allocation, Evidence, decode_allocations
@@ -128,10 +128,12 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
 def test_cordons_and_other_device_plugins_are_read_from_the_node(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
-    metadata = {"name": "n1", "annotations": {NAMES.gpu_cordoned: "GPU-0"}}
+    metadata = {"name": "n1", "annotations": {NAMES.gpu_cordoned: "gpu-0,A;B"}}
     status = {"allocatable": {"nvidia.com/gpu": "2"}}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
-    server.apply(node, make_manifest("a", (30, 8)))
+    devices = {"driver": "gpu.nvidia.com", "nodeName": "n1", "devices": [{"name": "gpu-0"}]}
+    dra = {"kind": "ResourceSlice", "metadata": {"name": "n1-gpu"}, "spec": devices}
+    server.apply(node, {"apiVersion": "resource.k8s.io/v1", **dra}, make_manifest("a", (30, 8)))
 
     def inventory() -> str:
         return str(admin.get(NODE)["metadata"]["annotations"].get(NAMES.gpu_cards))
@@ -142,9 +144,31 @@ def test_cordons_and_other_device_plugins_are_read_from_the_node(
         assert served(kubelet, admin, "a").cards == ("GPU-1",)
         admin.patch(NODE, {"metadata": {"annotations": {NAMES.gpu_cordoned: None}}})
         eventually(lambda: "cordoned" not in inventory(), "the card may be allocated again")
-        eventually(lambda: "cards_served_twice 2.0" in metrics(agent), "a gauge shows it")
-        reasons = {"GPUsServedTwice"}
+        eventually(lambda: "cards_served_twice 3.0" in metrics(agent), "a gauge shows it")
+        reasons = {"GPUsServedTwice", "GPUCordonUnknown"}
         eventually(lambda: {each["reason"] for each in events(admin)} == reasons, "an Event")
+
+
+def test_a_host_without_a_usable_cdi_spec_is_reported(
+    settings: Settings, server: ApiServer, admin: ApiClient, tmp_path: Path
+) -> None:
+    server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    by_name = replace(settings, inject=Injection.CDI, cdi_dir=tmp_path / "cdi")
+    reason = "no spec of kind nvidia.com/gpu"
+    with running(by_name) as agent:
+        eventually(
+            lambda: f'cdi_specs_unused{{reason="{reason}"}} 1.0' in metrics(agent), "a gauge"
+        )
+        eventually(
+            lambda: (
+                {each["reason"]: each["message"] for each in events(admin)}
+                == {
+                    "GPUHostSpecsUnused": "containers get no driver files (libcuda), the host's "
+                    f"CDI specs are not used: {reason}"
+                }
+            ),
+            "an Event",
+        )
 
 
 def test_missing_permissions_are_shown_in_a_gauge(settings: Settings, server: ApiServer) -> None:

@@ -21,8 +21,10 @@ from agent.cards.health import (
 from agent.cards.inventory import Discovery, UnservedCard
 from agent.observability.metrics import Metrics
 from common.apiserver.events import EventSubject, Notice
+from contract.cordon import Cordon, describe_unknown
 from contract.inventory import Inventory
 from tests.agent.builders import card, device_table
+from tests.agent.fakes import NAMES
 
 NOON = ClockReading(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))
 TWO = Discovery(device_table(2).inventory, "550.54.15")
@@ -37,6 +39,7 @@ class Reports:
         self.changes: list[None] = []
         self.updates = CardUpdates(
             node="n1",
+            names=NAMES,
             metrics=self._metrics,
             send_event=self.sent.append,
             on_change=lambda: self.changes.append(None),
@@ -70,7 +73,7 @@ def test_a_card_that_becomes_unhealthy_is_reported_everywhere(reports: Reports) 
 
 
 def test_a_cordoned_card_is_healthy_in_the_gauges_and_raises_no_event(reports: Reports) -> None:
-    reports.updates.cards_changed(replace(WELL, cordoned=frozenset({"GPU-1"})))
+    reports.updates.cards_changed(replace(WELL, cordon=Cordon(frozenset({"GPU-1"}))))
     labels = {"card": "GPU-1", "index": "1", "model": "Test"}
     assert reports.metric("card_healthy", **labels) == 1
     assert reports.metric("card_cordoned", **labels) == 1
@@ -80,6 +83,16 @@ def test_a_cordoned_card_is_healthy_in_the_gauges_and_raises_no_event(reports: R
     assert reports.texts() == [("GPUHealthy", text)]
     reports.updates.cards_changed(WELL)
     assert reports.metric("card_cordoned", **labels) == 0
+
+
+def test_what_a_cordon_does_not_name_is_reported_once_until_it_changes(reports: Reports) -> None:
+    for entries in (("A;B",), ("A;B",), (), ("A;B", "0")):
+        cordon = Cordon(frozenset({"GPU-1"}), entries)
+        reports.updates.cards_changed(replace(WELL, cordon=cordon))
+    assert reports.texts() == [
+        ("GPUCordonUnknown", describe_unknown(entries, NAMES))
+        for entries in (("A;B",), ("A;B", "0"))
+    ]
 
 
 def test_the_same_fault_at_another_time_is_the_same_event(reports: Reports) -> None:
@@ -149,9 +162,9 @@ def test_cards_that_another_plugin_serves_too_are_reported_once_until_it_is_off(
         (
             "GPUsServedTwice",
             (
-                "another device plugin offers this node's cards as nvidia.com/gpu: 2, and its "
-                "allocations are not counted here: turn it off on this node, with the GPU "
-                "Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
+                "another program offers this node's cards as nvidia.com/gpu: 2, and its "
+                "allocations are not counted here: turn off on this node NVIDIA's device plugin "
+                "(with the GPU Operator by the label nvidia.com/gpu.deploy.device-plugin=false)"
             ),
         )
     ]
@@ -160,8 +173,13 @@ def test_cards_that_another_plugin_serves_too_are_reported_once_until_it_is_off(
     assert reports.metric("cards_served_twice") == 2
     reports.updates.others_changed({})
     assert reports.metric("cards_served_twice") == 0
-    reports.updates.others_changed({"nvidia.com/gpu": 1})
-    assert len(reports.sent) == 2
+    reports.updates.others_changed({"nvidia.com/gpu": 1, "gpu.nvidia.com": 2})
+    assert reports.sent[1].message == (
+        "another program offers this node's cards as gpu.nvidia.com: 2, nvidia.com/gpu: 1, and its "
+        "allocations are not counted here: turn off on this node NVIDIA's DRA driver (by its "
+        "chart's resources.gpus.enabled=false) and NVIDIA's device plugin (with the GPU Operator "
+        "by the label nvidia.com/gpu.deploy.device-plugin=false)"
+    )
 
 
 def test_a_node_whose_cards_are_all_in_mig_mode_belongs_to_another_plugin(reports: Reports) -> None:

@@ -25,6 +25,7 @@ from agent.cards.health import (
 from agent.cards.inventory import Discovery, UnservedCard
 from agent.errors import DriverUnloaded, Unavailable
 from agent.host.state_file import StateFile
+from contract.cordon import Cordon
 from contract.inventory import Card
 from tests.agent.builders import device_table
 from tests.agent.fakes import DEADLINE_S, eventually
@@ -226,14 +227,17 @@ def test_a_card_cordoned_while_unhealthy_returns_only_when_it_is_neither(
 ) -> None:
     scene.driver.events.put(("GPU-1", xid_fault(94)))
     eventually(lambda: watch.withheld_cards() == {"GPU-1"}, "it is unhealthy")
-    watch.cordon(frozenset({"GPU-0", "GPU-1", "GPU-9"}))
+    watch.set_cordon(["gpu-0", "GPU-1", "GPU-9"])
     assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
     assert (watch.unhealthy("GPU-0"), watch.withheld("GPU-0")) == ("", "cordoned")
-    eventually(lambda: scene.statuses[-1].cordoned == watch.cordoned, "the gauges show it")
+    eventually(
+        lambda: scene.statuses[-1].cordon == Cordon(watch.cordoned, ("GPU-9",)),
+        "the gauges show it",
+    )
     scene.clock.at += RULES.quiet
     eventually(lambda: watch.withheld("GPU-1") == "cordoned", "it has recovered")
     assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
-    watch.cordon(frozenset({"GPU-1"}))
+    watch.set_cordon(["GPU-1"])
     assert watch.withheld_cards() == {"GPU-1"}
 
 

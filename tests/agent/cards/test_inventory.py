@@ -122,6 +122,7 @@ _KNOWN = (
         (_document(capabilities=[1]), "cards[1].capabilities: must be a list of texts"),
         (_document(device=[]), "cards[1].device: Invalid value: a list: must be text"),
         (_document(uuid="GPU-b"), 'cards: uuid: Duplicate value: "GPU-b"'),
+        (_document(uuid="gpu-B"), 'cards: uuid: Duplicate value: "gpu-B"'),
         (_document(index=1), "cards: index: Duplicate value: 1"),
         (_document(minor=7), "cards: minor: Duplicate value: 7"),
         (  # its memory would be offered twice

@@ -18,7 +18,9 @@ from agent.holdings.edits import ContainerEdits, Mount
 from agent.injection.cdi import (
     HOST_KIND,
     OWN_KIND,
+    HostNames,
     Spec,
+    SpecFile,
     names_on_host,
     own_names,
     parse_spec,
@@ -140,6 +142,17 @@ def test_a_spec_of_nvidias_tool_is_read() -> None:
     assert "/dev/nvidiactl" in spec.nodes
 
 
+def found_names(inventory: Inventory, folders: list[list[Spec]]) -> HostNames:
+    """Read specs from files ``/0/0.yaml``: the number of the folder, and that of the file."""
+    return names_on_host(
+        inventory,
+        [
+            [SpecFile(f"/{folder}/{at}.yaml", spec) for at, spec in enumerate(specs)]
+            for folder, specs in enumerate(folders)
+        ],
+    )
+
+
 H100S = Inventory(
     tuple(card(index, uuid=f"GPU-01000100-0000-0000-0000-00000000000{index}") for index in range(8))
 )
@@ -147,15 +160,17 @@ H100S = Inventory(
 
 
 def test_a_spec_of_nvidia_ctk_for_a_driver_in_a_container_names_our_cards() -> None:
-    assert names_on_host(H100S, [[recorded("driver-container.yaml")]]) == {
-        each.uuid: f"nvidia.com/gpu={each.uuid}" for each in H100S.cards
-    }
+    assert found_names(H100S, [[recorded("driver-container.yaml")]]) == HostNames(
+        {each.uuid: f"nvidia.com/gpu={each.uuid}" for each in H100S.cards}
+    )
 
 
 def test_the_gpu_operators_spec_for_its_own_containers_is_not_used() -> None:
     spec = recorded("management.yaml")
     assert (spec.kind, list(spec.devices)) == ("management.nvidia.com/gpu", ["all"])
-    assert names_on_host(H100S, [[spec]]) is None
+    assert found_names(H100S, [[spec]]).problem == (
+        "no spec of kind nvidia.com/gpu; /0/0.yaml: its kind is management.nvidia.com/gpu"
+    )
 
 
 _CAPS = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (6, 7, 66, 67)]
@@ -177,11 +192,18 @@ def instances_spec(*names: str, swapped: bool = False) -> Spec:
 
 
 def test_mig_instances_are_named_by_uuid_in_the_hosts_spec_or_in_ours() -> None:
-    assert names_on_host(INSTANCES, [[instances_spec("MIG-0", "MIG-7")]]) == {
-        uuid: f"nvidia.com/gpu={uuid}" for uuid in ("GPU-1", "MIG-0", "MIG-7")
-    }
-    assert names_on_host(INSTANCES, [[instances_spec("0:0", "0:1")]]) is None
-    assert names_on_host(INSTANCES, [[instances_spec("MIG-0", "MIG-7", swapped=True)]]) is None
+    assert found_names(INSTANCES, [[instances_spec("MIG-0", "MIG-7")]]) == HostNames(
+        {uuid: f"nvidia.com/gpu={uuid}" for uuid in ("GPU-1", "MIG-0", "MIG-7")}
+    )
+    assert found_names(INSTANCES, [[instances_spec("0:0", "0:1")]]).problem == (
+        "/0/0.yaml: no device for card 1000 (MIG-0); /0/0.yaml: no device for card 1007 (MIG-7)"
+    )
+    assert found_names(
+        INSTANCES, [[instances_spec("MIG-0", "MIG-7", swapped=True)]]
+    ).problem.startswith(
+        f"/0/0.yaml: device MIG-0 has {_CAPS[2]} and {_CAPS[3]} and /dev/nvidia0, and "
+        f"card 1000 (MIG-0) is /dev/nvidia0 and {_CAPS[0]} and {_CAPS[1]}"
+    )
     spec = spec_document(INSTANCES, COMMON)
     assert [
         [node["path"] for node in each["containerEdits"]["deviceNodes"]] for each in spec["devices"]
@@ -203,24 +225,66 @@ BY_INDEX = {"GPU-0": "nvidia.com/gpu=0", "GPU-1": "nvidia.com/gpu=1"}
 JUST = spec_of(i0="nvidia0", i1="nvidia1")
 STALE = spec_of(i0="nvidia1", i1="nvidia0")  # made when what is card 1 now was card 0
 AGAIN = spec_of(i1="nvidia1")
-ON_HOST: dict[str, tuple[list[list[Spec]], dict[str, str] | None]] = {
+BY_TYPE = {"GPU-0": "nvidia.com/gpu=gpu0", "GPU-1": "nvidia.com/gpu=gpu1"}
+ONE_TWICE = "/0/0.yaml and /0/1.yaml both have device 1, so that runtimes use neither"
+ON_HOST: dict[str, tuple[list[list[Spec]], dict[str, str] | str]] = {
     "all by UUID": ([[recorded("nvidia.yaml")]], BY_UUID),
+    "UUIDs in another case": (
+        [[spec_of(gpu_0="nvidia0", Gpu_1="nvidia1")]],
+        {"GPU-0": "nvidia.com/gpu=gpu-0", "GPU-1": "nvidia.com/gpu=Gpu-1"},
+    ),
+    "all by type and index": ([[spec_of(gpu0="nvidia0", gpu1="nvidia1")]], BY_TYPE),
     "a UUID is missing": ([[spec_of(GPU_0="nvidia0", i0="nvidia0", i1="nvidia1")]], BY_INDEX),
-    "an empty directory": ([[]], None),
-    "a card is missing": ([[spec_of(i0="nvidia0")]], None),
-    "another kind": ([[replace(JUST, kind="management.nvidia.com/gpu")]], None),
-    "another card by UUID": ([[spec_of(GPU_0="nvidia1", GPU_1="nvidia0")]], None),
-    "two cards under a name": ([[spec_of(i0="nvidia0 nvidia1", i1="nvidia1")]], None),
-    "no card under a name": ([[spec_of(i0="nvidia0", i1="")]], None),
-    "a card for all containers": ([[replace(JUST, nodes=frozenset({"/dev/nvidia1"}))]], None),
+    "an empty directory": ([[]], "no spec of kind nvidia.com/gpu"),
+    "a card is missing": ([[spec_of(i0="nvidia0")]], "/0/0.yaml: no device for card 1 (GPU-1)"),
+    "another kind": (
+        [[replace(JUST, kind="management.nvidia.com/gpu")]],
+        "no spec of kind nvidia.com/gpu; /0/0.yaml: its kind is management.nvidia.com/gpu",
+    ),
+    "another card by UUID": (
+        [[spec_of(GPU_0="nvidia1", GPU_1="nvidia0")]],
+        (
+            "/0/0.yaml: device GPU-0 has /dev/nvidia1, and card 0 (GPU-0) is /dev/nvidia0; "
+            "/0/0.yaml: device GPU-1 has /dev/nvidia0, and card 1 (GPU-1) is /dev/nvidia1"
+        ),
+    ),
+    "two cards under a name": (
+        [[spec_of(i0="nvidia0 nvidia1", i1="nvidia1")]],
+        "/0/0.yaml: device 0 has /dev/nvidia0 and /dev/nvidia1, and card 0 (GPU-0) is /dev/nvidia0",
+    ),
+    "no card under a name": (
+        [[spec_of(i0="nvidia0", i1="")]],
+        "/0/0.yaml: device 1 has no device node of a card, and card 1 (GPU-1) is /dev/nvidia1",
+    ),
+    "a card for all containers": (
+        [[replace(JUST, nodes=frozenset({"/dev/nvidia1"}))]],
+        "/0/0.yaml: device 0 has /dev/nvidia0 and /dev/nvidia1, and card 0 (GPU-0) is /dev/nvidia0",
+    ),
+    "names of another kind": (
+        [[spec_of(first="nvidia0", second="nvidia1")]],
+        "/0/0.yaml: no device has the UUID or index of a card",
+    ),
     "stale UUIDs, just indices": (
         [[spec_of(GPU_0="nvidia1", GPU_1="nvidia1", i0="nvidia0", i1="nvidia1")]],
         BY_INDEX,
     ),
     "a later directory replaces": ([[STALE], [JUST]], BY_INDEX),
-    "a later directory replaces it wrongly": ([[JUST], [STALE]], None),
-    "a name twice in one directory, which the runtime refuses": ([[JUST, AGAIN]], None),
-    "and one directory later": ([[JUST, AGAIN], [AGAIN]], BY_INDEX),
+    "a later directory replaces it wrongly": (
+        [[JUST], [STALE]],
+        (
+            "/1/0.yaml: device 0 has /dev/nvidia1, and card 0 (GPU-0) is /dev/nvidia0; "
+            "/1/0.yaml: device 1 has /dev/nvidia0, and card 1 (GPU-1) is /dev/nvidia1"
+        ),
+    ),
+    "a name twice in one directory, which the runtime refuses": ([[JUST, AGAIN]], ONE_TWICE),
+    "also if a later directory has it again": ([[JUST, AGAIN], [AGAIN]], ONE_TWICE),
+    "all names twice": (
+        [[recorded("nvidia.yaml")] * 2],
+        (
+            "/0/0.yaml and /0/1.yaml both have device GPU-0, so that runtimes use neither; "
+            "/0/0.yaml and /0/1.yaml both have device GPU-1, so that runtimes use neither"
+        ),
+    ),
     "below a driver's own root": (
         [[spec_of(i0="root/dev/nvidia0", i1="root/dev/nvidia1")]],
         BY_INDEX,
@@ -230,9 +294,16 @@ ON_HOST: dict[str, tuple[list[list[Spec]], dict[str, str] | None]] = {
 
 @pytest.mark.parametrize(("specs", "names"), ON_HOST.values(), ids=ON_HOST)
 def test_the_hosts_names_are_used_if_they_name_exactly_our_cards(
-    specs: list[list[Spec]], names: dict[str, str] | None
+    specs: list[list[Spec]], names: dict[str, str] | str
 ) -> None:
-    assert names_on_host(TWO, specs) == names
+    expected = HostNames({}, names) if isinstance(names, str) else HostNames(names)
+    assert found_names(TWO, specs) == expected
+
+
+def test_a_long_list_of_cards_without_a_device_is_cut() -> None:
+    found = found_names(H100S, [[spec_of(i0="nvidia0")]])
+    assert found.problem.count("no device for card") == 3
+    assert found.problem.endswith("; 4 more of this kind")
 
 
 GOOD: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pytest
 from agent.errors import EnforcementError
 from agent.injection.cdi import own_names, spec_document
 from agent.injection.cdi_file import FILE_NAME, CdiFile
-from agent.injection.inject import shared_by_all
+from agent.injection.inject import DriverFiles, shared_by_all
 from contract.inventory import Inventory
 from tests.agent.builders import card, raising
 
@@ -30,7 +30,14 @@ class Host:
         self.dynamic = folder / "run" / "cdi"
         self.static.mkdir(parents=True)
         folders = self.static, self.dynamic
-        self.file = CdiFile(self.dynamic, common=lambda: COMMON, host_dirs=folders)
+        self.problems: list[str] = []
+        self.common = COMMON
+        self.file = CdiFile(
+            self.dynamic,
+            common=lambda: self.common,
+            host_dirs=folders,
+            on_host_specs=self.problems.append,
+        )
 
     def install(self, *, dynamic: bool = False) -> Path:
         folder = self.dynamic if dynamic else self.static
@@ -148,6 +155,30 @@ def test_a_spec_added_to_the_host_is_used_and_ours_stays_valid_for_its_container
     assert content(host) == spec_document(TWO, COMMON)
     installed.unlink()
     assert host.file.refresh(TWO) == OURS
+
+
+def test_why_the_hosts_specs_are_not_used_is_reported_once_with_files_that_are_not_read(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = host.install()
+    shutil.copy(path, path.with_suffix(".yml"))
+    path.write_text("devices: [")
+    for _ in range(2):
+        assert host.file.refresh(TWO) == OURS
+    (problem,) = host.problems
+    first, unreadable, suffix = problem.split("; ")
+    assert first == "no spec of kind nvidia.com/gpu"
+    assert unreadable.startswith(f"{path}: ")
+    assert suffix == f"{path.with_suffix('.yml')}: container runtimes read only .json and .yaml"
+    (logged,) = (each for each in caplog.records if "not used" in each.getMessage())
+    assert vars(logged)["reason"] == problem
+    path.with_suffix(".yml").rename(path)
+    assert host.file.refresh(TWO) == THEIRS
+    assert host.problems[1:] == [""]
+    path.unlink()
+    host.common = shared_by_all(driver=DriverFiles("/opt/nvidia"))
+    assert host.file.refresh(TWO) == OURS
+    assert host.problems[2:] == []  # ours has the driver's files
 
 
 def test_a_spec_that_changes_is_read_again_and_one_that_does_not_is_not(

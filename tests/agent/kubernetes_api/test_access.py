@@ -1,7 +1,7 @@
 """The kinds of failing requests in the agent's gauge, and the node object as the agent reads it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from common.apiserver.events import EventSubject, Notice, create
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
-from tests.agent.fakes import NAMES, make_manifest
+from tests.agent.fakes import NAMES, FakeClock, make_manifest
 
 NOTICE = Notice(EventSubject("Pod", "default", "a", "uid-a"), "GPURefused", "no card fits")
 PODS = "/api/v1/pods"
@@ -43,6 +43,7 @@ CALLS: dict[tuple[str, str], Callable[[Api], object]] = {
     ("patch", "pods"): lambda api: api.patch_pod("default", "a", PATCH),
     ("get", "nodes"): lambda api: api.get_node("n1"),
     ("patch", "nodes"): lambda api: api.patch_node("n1", PATCH),
+    ("list", "resourceslices"): lambda api: api.list_slices("n1", "gpu.nvidia.com"),
     ("create", "events"): lambda api: create(api, NOTICE, at=0.0),
     ("patch", "events"): lambda api: api.patch_event("default", "a.1", {}),
 }
@@ -169,12 +170,21 @@ def test_a_missing_permission_outlasts_an_outage(api: Api, server: ApiServer) ->
 class FakeNodeApi(Api):
     def __init__(self) -> None:
         self.found: Json | Exception = {"metadata": {}}
+        self.slices: list[Json] | Exception = []
+        self.lists = 0
 
     def get_node(self, name: str) -> Json:
         assert name == "n1"
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
+
+    def list_slices(self, node: str, driver: str) -> Sequence[Json]:
+        assert (node, driver) == ("n1", "gpu.nvidia.com")
+        self.lists += 1
+        if isinstance(self.slices, Exception):
+            raise self.slices
+        return self.slices
 
     def set_annotation(self, text: str | None) -> None:
         self.found = {"metadata": {"annotations": {NAMES.gpu_cordoned: text} if text else {}}}
@@ -188,7 +198,7 @@ def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "agent.kubernetes_api.node")
-    api, reported = FakeNodeApi(), list[frozenset[str]]()
+    api, reported = FakeNodeApi(), list[Sequence[str]]()
     reader = NodeReader(
         api=api, node="n1", names=NAMES, on_cordon=reported.append, on_others=unexpected
     )
@@ -197,14 +207,14 @@ def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
     api.set_annotation(" GPU-1,GPU-0, ")
     reader.read()
     reader.read()
-    assert reported == [{"GPU-0", "GPU-1"}]
+    assert reported == [("GPU-1", "GPU-0")]
     for error in (Unavailable("timeout"), Rejected(403, "forbidden"), Rejected(404, "no node")):
         api.found = error
         reader.read()
-    assert reported == [{"GPU-0", "GPU-1"}]
+    assert reported == [("GPU-1", "GPU-0")]
     api.set_annotation(None)
     reader.read()
-    assert reported == [{"GPU-0", "GPU-1"}, frozenset()]
+    assert reported == [("GPU-1", "GPU-0"), ()]
     assert [each.getMessage() for each in caplog.records] == [
         "cordoned cards",
         "cordoned cards cannot be read",
@@ -238,3 +248,37 @@ def test_another_device_plugin_shows_in_the_nodes_allocatable_resources(
     api.found = {"metadata": {}}
     reader.read()
     assert reported == ([others, {}] if others else [])
+
+
+def test_nvidias_dra_driver_shows_in_slices_which_are_listed_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api, reported, clock = FakeNodeApi(), list[Mapping[str, int]](), FakeClock()
+    reader = NodeReader(
+        api=api,
+        node="n1",
+        names=NAMES,
+        on_cordon=unexpected,
+        on_others=reported.append,
+        clock=clock,
+    )
+
+    def read(slices: list[Json] | Exception, after: float = 60) -> None:
+        clock.now += after
+        api.slices = slices
+        reader.read()
+
+    driver = {"driver": "gpu.nvidia.com", "nodeName": "n1", "devices": [{"name": "gpu-0"}] * 4}
+    read([{"spec": driver}])
+    api.found = {"metadata": {}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
+    read([], after=59)
+    both = {"nvidia.com/gpu": 4, "gpu.nvidia.com": 4}
+    assert reported == [{"gpu.nvidia.com": 4}, both]
+    for error in (Unavailable("timeout"), Rejected(403, "forbidden")):
+        read(error)
+    assert reported == [{"gpu.nvidia.com": 4}, both]  # nothing is known to have changed
+    read([])
+    assert reported[2:] == [{"nvidia.com/gpu": 4}]
+    assert api.lists == 4
+    messages = [each.getMessage() for each in caplog.records]
+    assert messages == ["slices of another driver cannot be read"]

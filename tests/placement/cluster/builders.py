@@ -22,7 +22,7 @@ def make_node(
     blocks: int | Sequence[int] = 32,
     models: Sequence[str] = (),
     unhealthy: Sequence[int] = (),
-    cordoned: Sequence[int] = (),
+    cordoned: Sequence[int | str] = (),
     links: Mapping[tuple[int, int], str] | None = None,
     numa: Sequence[int | None] = (),
     allocatable: str | None = "200",
@@ -47,7 +47,9 @@ def make_node(
     )
     node = bare_node(name, encode_inventory(inventory))
     if cordoned:
-        uuids = write_cordon(f"GPU-{name}-{index}" for index in cordoned)
+        uuids = write_cordon(
+            each if isinstance(each, str) else f"GPU-{name}-{each}" for each in cordoned
+        )
         node["metadata"]["annotations"][NAMES.gpu_cordoned] = uuids
     if allocatable is not None:
         node["status"] = {"allocatable": {NAMES.core: allocatable}}

@@ -12,6 +12,7 @@ from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from contract.inventory import Amounts, Card, Inventory
 from contract.names import Names
+from contract.other_systems import DriverDevices
 from tests.placement.cluster.builders import BLOCK, make_pod
 from tests.view import scenes
 from tests.view.cluster.conftest import (
@@ -246,6 +247,8 @@ def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
     facts = read(api)
     cards = {"GPU-n1-0": Amounts(100, 4)}
     assert facts.slices == [NodeSlice("n1", 3, 1, cards)]
+    older = response is DENIED_TO_U and group is not MISSING  # NVIDIA's driver may use those
+    assert facts.other_devices == (UnreadSource(str(response)) if older else {})
     assert facts.device_class is True
     api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
     (found,) = run(api, "resource-slices")
@@ -273,6 +276,8 @@ def test_a_cluster_without_dra_has_no_findings_about_it(
     api.responses["/apis/resource.k8s.io"] = group
     facts = read(api)
     assert (facts.slices, facts.device_class, facts.templates) == (None, False, [])
+    older = response is DENIED_TO_U and group is not MISSING  # NVIDIA's driver may use those
+    assert facts.other_devices == (UnreadSource(str(response)) if older else {})
     checks = {each.check: each.text for each in run(api)}
     assert checks.keys().isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
     assert checks["leftovers"] == "none"
@@ -332,13 +337,32 @@ def test_queues_that_may_not_be_read_are_unknown_and_without_kueue_there_are_non
     assert (found.level, found.text) == (Level.UNKNOWN, str(DENIED_TO_U))
 
 
-def test_forbidden_slices_are_unknown_only_if_claims_are_served(api: FakeApi) -> None:
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_the_devices_of_nvidias_driver_are_counted_by_node(api: FakeApi, version: str) -> None:
+    slices = [of_nvidia("n1", "gpu", "mig"), of_nvidia("n1", "gpu"), of_nvidia("n2", "gpu")]
+    if version != "v1":  # Kubernetes 1.32 and 1.33
+        api.responses[SLICES] = Rejected(404, "the server could not find the requested resource")
+        for each in slices:
+            each["spec"]["devices"] = [{"basic": one} for one in each["spec"]["devices"]]
+    api.responses[SLICES.replace("v1", version)] = slices
+    assert read(api).other_devices == {"n1": DriverDevices(2, 1), "n2": DriverDevices(1)}
+    (found,) = run(api, "other-plugins")
+    assert (found.level, found.nodes) == ("error", ("n1",))
+
+
+def of_nvidia(node: str, *kinds: str) -> dict[str, Any]:
+    devices = [{"name": kind, "attributes": {"type": {"string": kind}}} for kind in kinds]
+    return {"spec": {"driver": "gpu.nvidia.com", "nodeName": node, "devices": devices}}
+
+
+def test_forbidden_slices_are_unknown_also_without_claims(api: FakeApi) -> None:
     words = 'resourceslices.resource.k8s.io is forbidden: User "u" cannot list resource'
     api.responses[SLICES] = Rejected(403, words)
-    assert [each for each in run(api) if each.text == words] == []
+    (found,) = (each for each in run(api) if words in each.text)
+    assert (found.check, found.level) == ("other-plugins", "unknown")
     api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
-    found = [each for each in run(api) if each.text == words]
-    assert [(each.check, each.level) for each in found] == [("resource-slices", "unknown")]
+    (found,) = (each for each in run(api) if each.text == words)
+    assert (found.check, found.level) == ("resource-slices", "unknown")
 
 
 @pytest.mark.parametrize("claims", ["off", "away", "on"])

@@ -158,6 +158,7 @@ HEALTHY = Facts(
     unreached=[],
     waiting={},
     slices=[],
+    other_devices={},
     device_class=False,
     templates=[],
     queues=None,

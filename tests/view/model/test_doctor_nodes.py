@@ -5,6 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from contract.cordon import describe_unknown
+from contract.names import Names
+from contract.other_systems import DriverDevices
 from tests.view.model.doctor_facts import (
     AGENT,
     BOTH,
@@ -116,6 +119,12 @@ PROBLEMS: dict[str, Changes] = {
     },
     f"other-plugins error: nvidia.com/gpu {OFFERED}": {"nodes": [node(nvidia=2)]},
     f"other-plugins error: nvidia.com/mig-1g.5gb {OFFERED}": {"nodes": [node(mig=True)]},
+    f"other-plugins error: gpu.nvidia.com {OFFERED}": {
+        "other_devices": {"n1": DriverDevices(2, 1), "n2": DriverDevices(8)}
+    },
+    "other-plugins unknown: ResourceSlices of gpu.nvidia.com: forbidden": {
+        "other_devices": UnreadSource("forbidden")
+    },
     "cards warning: a card is in MIG mode and is not offered": with_agent(
         sample("cards", state="mig")
     ),
@@ -239,6 +248,12 @@ def test_a_cordoned_card_is_no_problem() -> None:
     assert found.text == "2 cards, all healthy; 1 cordoned"
 
 
+def test_an_entry_of_a_cordon_that_names_no_card_is_reported() -> None:
+    nodes = [node("n1", 100, 4, cordoned="gpu-N1-1,GPU-n1-O")]
+    text = describe_unknown(["GPU-n1-O"], Names())
+    assert problems(nodes=nodes) == [f"cards warning: {text}"]
+
+
 @pytest.mark.parametrize(
     ("images", "expected"),
     [
@@ -272,6 +287,16 @@ def test_nodes_with_the_same_problem_are_one_finding() -> None:
     (found,) = findings("allocatable", **on_nodes("n3", "n1", "n2"))
     assert found.nodes == ("n1", "n2", "n3")
     assert "spec.nodeName=n1" in found.run
+
+
+def test_a_cdi_spec_of_the_host_that_does_not_fit_its_cards_is_reported() -> None:
+    reason = "/etc/cdi/nvidia.yaml: no device for card 1 (GPU-n1-1)"
+    info = sample("info", version="0.3.0", enforcement="hami-core", inject="cdi")
+    (found,) = findings("cdi", **with_agent(info, sample("cdi_specs_unused", reason=reason)))
+    text = "containers get no driver files (libcuda), the host's CDI specs are not used"
+    assert (found.level, found.text) == (Level.WARNING, f"{text}: {reason}")
+    (found,) = findings("cdi", **with_agent(info, sample("cdi_specs_unused", 0, reason="")))
+    assert found.level is Level.OK
 
 
 def test_one_node_has_only_its_own_and_cluster_findings() -> None:

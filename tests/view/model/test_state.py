@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from contract.cordon import describe_unknown
 from contract.demand import CORES_PER_CARD
 from contract.inventory import decode_inventory, encode_inventory
 from placement.cluster.fit import Fit, check
@@ -153,6 +154,10 @@ NOTES = {
         [],
     ),
     "NotReady: NodeStatusUnknown": (NOT_READY, []),
+    describe_unknown(["all"], NAMES): (
+        scenes.free(make_node("n1", 1, cordoned=["all"])),
+        [],
+    ),
 }
 
 

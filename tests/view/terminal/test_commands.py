@@ -289,7 +289,10 @@ def test_only_the_doctor_reads_the_api_of_claims_in_a_cluster_without_claims(
     shown = gpu(*command.split())
     requests = [each for each in requests_since(server, since) if "resource.k8s.io" in each]
     api = "/apis/resource.k8s.io/v1"
-    listed = [f"list {api}/{each}" for each in ("resourceclaimtemplates", "resourceslices")]
-    all_of_them = [f"get {api}/deviceclasses/gpu.tencent.com", *listed]
+    kinds = ("resourceclaimtemplates", "resourceslices", "resourceslices")
+    all_of_them = [
+        f"get {api}/deviceclasses/gpu.tencent.com",
+        *(f"list {api}/{each}" for each in kinds),
+    ]
     assert sorted(requests) == (all_of_them if command == "doctor" else [])
     assert "claim" not in shown.out.replace("uses claims", "")

@@ -12,6 +12,7 @@ from typing import Any, Self
 import pytest
 
 from common.apiserver.client import Client
+from contract.cordon import describe_unknown
 from contract.names import Names
 from simulator.api.faults import SILENCE
 from simulator.api.server import ApiServer, kubeconfig_for
@@ -171,6 +172,24 @@ def test_cards_are_cordoned_by_index_or_uuid_and_uncordoned_again(
     assert gpu_without_cluster("uncordon", "n1", "0").out == (
         "node/n1 card 0 (GPU-n1-0) already uncordoned\n"
     )
+
+
+def test_what_a_cordon_does_not_name_is_kept_reported_and_removed_by_its_name(
+    gpu_without_cluster: Gpu, own: Client
+) -> None:
+    own.call("PATCH", NODE, {"metadata": {"annotations": {NAMES.gpu_cordoned: "A;B"}}}, timeout=10)
+    result = gpu_without_cluster("cordon", "n1", "gpu-N1-1")
+    assert result.out == "node/n1 card 1 (GPU-n1-1) cordoned\n"
+    assert result.err == f"Warning: {describe_unknown(['A;B'], NAMES)}\n"
+    assert _cordoned(own) == "A;B,GPU-n1-1"
+    shown = " ".join(gpu_without_cluster("nodes", "n1").out.split())
+    assert describe_unknown(["A;B"], NAMES) in shown
+    removed = gpu_without_cluster("uncordon", "n1", "A;B")
+    assert (removed.out, removed.err) == (
+        'node/n1 entry "A;B", which is no card, removed\n',
+        "",
+    )
+    assert _cordoned(own) == "GPU-n1-1"
 
 
 @pytest.mark.parametrize(

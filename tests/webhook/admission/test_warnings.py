@@ -153,6 +153,14 @@ def test_memory_that_no_card_has_may_be_in_mib(demand: Demand, largest: int, lin
     assert _advise(demand, largest=largest) == [f"container main: {line}"] * bool(line)
 
 
+def test_a_wish_that_names_a_card_otherwise_than_by_a_uuid_is_warned_of() -> None:
+    field = f"metadata.annotations[{NAMES.nouse_gpu_uuid}]"
+    use, nouse = "GPU-5f3c1a2e,gpu-1,MIG-2", "0,GPU-1,all"
+    assert _advise(Demand(50, 4), use_gpu_uuid=use, nouse_gpu_uuid=nouse) == [
+        f"{field}: {each} is no UUID: kubectl gpu nodes" for each in ("0", "all")
+    ]
+
+
 @pytest.mark.parametrize(
     ("demand", "limit", "requested"),
     [

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Annotated, TypeAlias, TypeVar
 
 from contract.inventory import Amounts
+from contract.other_systems import DriverDevices
 from view.model.node_facts import NodeFacts
 from view.model.reports import PodReport
 from view.model.usage import MetricSample
@@ -242,6 +243,9 @@ class Facts:
     slices: Annotated[
         OrUnread[Sequence[NodeSlice] | None],
         "the ResourceSlices of our driver; ``None`` if ``resource.k8s.io/v1`` is not served.",
+    ]
+    other_devices: Annotated[
+        OrUnread[Mapping[str, DriverDevices]], "devices of NVIDIA's DRA driver, by node."
     ]
     device_class: Annotated[OrUnread[bool], "whether our DeviceClass exists."]
     templates: Annotated[

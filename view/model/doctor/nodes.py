@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from contract.inventory import NOTHING
 from contract.names import Names
-from contract.other_systems import NVIDIA
+from contract.other_systems import NVIDIA, NVIDIA_DRIVER, DriverDevices
 from contract.runtimes import cdi_problem, may_read_cdi
 from contract.text import format_count
 from placement.cluster.nodes import Problem
@@ -32,7 +32,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.words import name_lost_cards, name_some, summarize
+from view.model.words import clamp, name_lost_cards, name_some, summarize
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 PODS_ON_NODE = (
@@ -54,7 +54,9 @@ _ALL_PODS = (
     "kubectl get pods --all-namespaces --field-selector spec.nodeName={}  # docs/gpu-operator.md"
 )
 _RUNTIME = "kubectl get nodes {} --output wide  # docs/distributions.md#cdi"
+_HOST_SPECS = "sudo nvidia-ctk cdi list  # on {}: docs/distributions.md#the-hosts-cdi-spec"
 _UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
+_CORDON = "kubectl gpu cordon {} CARD  # docs/operate.md#one-card-gets-no-new-containers"
 _NOTHING_OFFERED = f"{PODS_ON_NODE}  # docs/operate.md#the-node-offers-nothing"
 _NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
 """With one of these problems the cards of a node are unknown."""
@@ -195,7 +197,7 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
 
 
 def check_cdi(facts: Facts) -> Iterator[Finding]:
-    """Check that container runtimes read CDI specs on nodes whose containers need them."""
+    """Check that container runtimes read CDI specs, and that the host's own fit its cards."""
     if isinstance(facts.nodes, UnreadSource):
         return  # the check of other plugins reports it
     found = FindingsByText()
@@ -208,22 +210,35 @@ def check_cdi(facts: Facts) -> Iterator[Finding]:
         elif not may_read_cdi(each.runtime):
             text = f"whether the container runtime reads CDI specs: {each.runtime or 'no version'}"
             found.add(Level.UNKNOWN, each.node.name, text, _RUNTIME)
+    for node, samples in read_samples(facts.agents).items():
+        for sample in samples:
+            if sample.name == f"{_AGENT}cdi_specs_unused" and sample.value:
+                reason = clamp(sample.labels.get("reason"))
+                text = "containers get no driver files (libcuda), the host's CDI specs are not used"
+                found.add(Level.WARNING, node, f"{text}: {reason}", _HOST_SPECS)
     if need:
         yield from found.findings(f"{format_count(len(need), 'node')}: no runtime is too old")
 
 
 def check_other_plugins(facts: Facts) -> Iterator[Finding]:
-    """Find nodes on which another device plugin serves the same cards."""
+    """Find nodes on which NVIDIA's device plugin or DRA driver serves the same cards."""
     names, found = Names(facts.domain), FindingsByText()
+    read = facts.other_devices
+    devices = {} if isinstance(read, UnreadSource) else read
     for node in require(facts.nodes):
         if not node.offered.get(names.core) and not programs_on(facts, node.node.name, AGENT):
             continue
-        for name in sorted(filter(node.offered.get, node.offered.keys() - names.resources)):
+        mig = any(card.is_instance for card in node.node.cards)
+        own = devices.get(node.node.name, DriverDevices())
+        for name in sorted({*node.others, *own.offered(mig=mig)}):
             text = (
                 f"{name} is offered too: one card may be allocated to two pods that do not share it"
             )
             found.add(Level.ERROR, node.node.name, text, _ALL_PODS)
-    yield from found.findings(f"no GPU node offers {NVIDIA[0]} as well")
+    fine = f"no GPU node offers {NVIDIA[0]} or {NVIDIA_DRIVER} as well"
+    yield from found.findings("" if isinstance(read, UnreadSource) else fine)
+    if isinstance(read, UnreadSource):
+        yield unknown(f"ResourceSlices of {NVIDIA_DRIVER}: {read.why}")
 
 
 def programs_on(facts: Facts, node: str, *components: str) -> list[ProgramPod]:
@@ -244,6 +259,8 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
         name = node.node.name
         if node.unreadable:
             found.add(Level.ERROR, name, node.unreadable, "kubectl describe node {}")
+        if node.cordon_problem:
+            found.add(Level.WARNING, name, node.cordon_problem, _CORDON)
         for card in node.node.cards:
             count += 1
             if card.unhealthy:

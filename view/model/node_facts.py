@@ -65,7 +65,7 @@ class NodeFacts:
         """Why it serves no GPU pod at all; empty if it does."""
         if self.serves_claims and self.node.problem is Problem.AGENT_DISCONNECTED:
             return NO_COUNTS
-        return self.node.problem.value
+        return ": ".join(filter(None, (self.node.problem.value, self.unreadable)))
 
 
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
@@ -96,12 +96,12 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
     )
 
 
-def _inventory_error(inventory: Any) -> str:
+def _inventory_error(inventory: str) -> str:
     try:
         decode_inventory(inventory)
     except ContractError as error:
         return clamp(str(error))
-    return Problem.UNREADABLE.value
+    return ""
 
 
 def _is_for_gpus(obj: Mapping[str, Any], names: Names) -> bool:

@@ -115,6 +115,9 @@ PROBLEMS: dict[str, Changes] = {
     "cards error: gpu-cards: not JSON: Expecting value: line 1 column 1 (char 0)": {
         "nodes": [node(inventory="no")]
     },
+    "cards error: gpu-cards.memoryBlock: Invalid value: 0: must be a whole number, 1 or more": {
+        "nodes": [node(inventory='{"memoryBlock":0,"cards":[],"links":[]}')]
+    },
     "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, unhealthy=[1])]},
     "allocatable error: the agent has not written its inventory of cards": {
         "nodes": [node(inventory=None)]

@@ -287,7 +287,7 @@ def test_an_invalid_node_annotation_does_not_break_the_page(shown: Shown, card: 
     shown.fill(scenes.node_with("n1", card), make_node("n2", 1), make_pod("p", (10, 1)))
     for path in ("/", f"/rows?since={shown.edition.number}", "/pods/default/p"):
         assert shown.client.get(path).status_code == 200
-    assert "the inventory of cards cannot be read" in text_of(shown.text())
+    assert "the inventory of cards cannot be read: gpu-cards.cards[0].m" in text_of(shown.text())
 
 
 def test_every_url_is_relative_and_nothing_is_inline(shown: Shown) -> None:

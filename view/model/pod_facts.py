@@ -10,6 +10,7 @@ from contract.claims import CLAIM, named_template
 from contract.demand import ContainerDemand
 from contract.errors import InvalidRecord, InvalidStamp
 from contract.names import Names
+from contract.quantity import as_written
 from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp
 from contract.text import read_json
@@ -169,7 +170,7 @@ def _original(annotations: Mapping[str, Any], names: Names) -> str:
         for field in ("resources", "annotations")
     )
     parts = [
-        f"{container}: {', '.join(f'{name} {count}' for name, count in counts.items())}"
+        f"{container}: {', '.join(f'{name} {as_written(count)}' for name, count in counts.items())}"
         for container, counts in resources.items()
         if isinstance(counts, Mapping)
     ]

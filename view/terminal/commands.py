@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from common.apiserver.errors import REQUEST_ERRORS
+from common.commandline import Seconds
 from view.cluster.agents import AGENT_NAMESPACE, read_usages
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import collect_facts
@@ -305,7 +306,7 @@ _add_cordoning("uncordon", "Mark cards of a node as schedulable again.")
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(1),
+    type=Seconds("5", 1),
     default=5.0,
     show_default=True,
     help="Seconds between two measurements, with --watch.",

@@ -1,6 +1,7 @@
 """Whether and where the pods of manifests would fit. Pure; nothing is created."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -31,7 +32,7 @@ from view.model.suggested_changes import (
     Suggestions,
     suggest_changes,
 )
-from view.model.words import clamp, summarize
+from view.model.words import clamp, missing_node, summarize
 
 _TEMPLATES = {"Pod": (), **{kind: each.template for kind, each in WORKLOADS.items()}}
 _MOST_COUNTED = 10_000
@@ -146,17 +147,20 @@ class _Trial(NamedTuple):
         return sum(self.placed.values())
 
 
-def fit_manifests(
+def fit_manifests(  # noqa: PLR0913 -- all it depends on
     manifests: Sequence[Mapping[str, Any]],
     nodes: Sequence[Occupancy],
     gaps: tuple[Gap, ...],
     names: Names,
     policy: Policy,
+    *,
+    missing: AbstractSet[str] = frozenset(),
 ) -> tuple[FitReport, ...]:
     """Check manifests in order, each with the pods of those before it in place.
 
     Where some nodes serve claims and others do not, the webhook's ``--claims`` decides on which a
-    pod can run. Both are tried then, and only what is true for both is promised.
+    pod can run. Both are tried then, and only what is true for both is promised. *missing* are
+    the :func:`named_node` that do not exist.
 
     Raises:
         InvalidManifest: one is not a pod or workload, or its pods request no GPU.
@@ -193,7 +197,7 @@ def fit_manifests(
                 nodes=tuple(sorted(node_fits, key=fits_first)),
                 changes=least.suggestions.changes,
                 no_change=least.suggestions.nothing,
-                warnings=_warnings(manifest, read.kind, names),
+                warnings=_warnings(manifest, read.kind, names, missing),
                 gaps=gaps,
                 claims=_about_claims(trials, replicas),
             )
@@ -315,8 +319,21 @@ def _errors(found: Sequence[str], misnamed: Sequence[MisnamedRequest]) -> tuple[
     return (*(clamp(str(each.error)) for each in misspelt), *rest)
 
 
-def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str, ...]:
-    """Return what to write instead of names and places that nobody reads."""
+def named_node(manifest: Mapping[str, Any]) -> str:
+    """Return the node to which its author binds the pods of a manifest; empty for none.
+
+    That of a pod that exists already was chosen by a scheduler.
+    """
+    pod = template_of(manifest, _TEMPLATES.get(str(manifest.get("kind")), ()))
+    node = _mapping(pod.get("spec")).get("nodeName")
+    is_new = not _mapping(pod.get("metadata")).get("uid")
+    return node if is_new and isinstance(node, str) else ""
+
+
+def _warnings(
+    manifest: Mapping[str, Any], kind: str, names: Names, missing: AbstractSet[str]
+) -> tuple[str, ...]:
+    """Return what to write instead of names and places that nobody reads, or that are missing."""
     steps = _TEMPLATES[kind]
     pod = template_of(manifest, steps)
     others = (each for each in find_misnamed(pod, names) if not each.error)
@@ -324,6 +341,10 @@ def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str
         *advise_names(others),
         *advise_wishes(pod, names, path="".join(f"{each}." for each in steps)),
         *advise_places(manifest, names, steps=steps),
+        *(
+            f"remove spec.nodeName: {missing_node(each)}, and no scheduler is asked"
+            for each in {named_node(manifest)} & missing
+        ),
     )
     return tuple(map(clamp, found))
 

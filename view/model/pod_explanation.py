@@ -27,6 +27,7 @@ from view.model.suggested_changes import NO_SUGGESTIONS, SuggestedChange, sugges
 from view.model.words import (
     ESTIMATES,
     evidence_text,
+    missing_node,
     name_cards,
     name_lost_cards,
     name_some,
@@ -126,7 +127,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     return PodExplanation(
         pod=report,
         summary=prefix + _summary(report, node_fits, suggested.changes, again, problem),
-        steps=tuple(_steps(facts, report, template)),
+        steps=tuple(_steps(facts, report, template, node)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
         warnings=facts.warnings,
@@ -183,7 +184,7 @@ def _summary(
 
 
 def _steps(
-    facts: PodFacts, report: PodReport, template: TemplateFacts | None
+    facts: PodFacts, report: PodReport, template: TemplateFacts | None, node: NodeReport | None
 ) -> Iterator[ProgressStep]:
     yield ProgressStep("created", report.created, "created", _DONE)
     admitted = time_of(facts.info.rank.admitted)
@@ -191,7 +192,7 @@ def _steps(
     yield ProgressStep("admitted", admitted, text, _DONE if admitted else _WRONG)
     if report.claim_template:
         yield _claimed(report, template)
-    yield _bound(facts, report)
+    yield _bound(facts, report, node)
     if report.stage is Stage.PENDING:
         return
     yield _allocated(report)
@@ -212,7 +213,7 @@ def _claimed(report: PodReport, template: TemplateFacts | None) -> ProgressStep:
     return ProgressStep("claimed", "", text, _WRONG if waits else _MISSING)
 
 
-def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
+def _bound(facts: PodFacts, report: PodReport, node: NodeReport | None) -> ProgressStep:
     if not report.node:
         reason, message = scheduler_message(facts, report.events)
         text = join_parts(report.scheduler, reason, f'"{message}"' if message else "")
@@ -222,6 +223,8 @@ def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
             text += " (a node may be counted under several reasons)"
         return ProgressStep("bound", "", text, _MISSING)
     at = time_of(facts.info.rank.bound)
+    if report.node_missing:
+        return ProgressStep("bound", at, f"to {report.node}: {missing_node(report.node)}", _WRONG)
     if not at:
         text = (
             f"to {report.node}, without a stamp: its manifest names the node (spec.nodeName), or "
@@ -229,7 +232,14 @@ def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
         )
         return ProgressStep("bound", "", text, _WRONG)
     text = f"to {report.node} by {report.scheduler}"
-    chosen = [f"{name}: {name_cards(indices)}" for name, indices in facts.info.chosen.items()]
+    there = {card.index for card in node.cards} if node else set()
+    chosen = [
+        f"{name}: "
+        + name_cards(
+            [f"{each}{' (missing)' * (there != set() and each not in there)}" for each in cards]
+        )
+        for name, cards in facts.info.chosen.items()
+    ]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
     return ProgressStep("bound", at, text, _DONE)
@@ -276,6 +286,8 @@ def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
     if facts.ended:
         return _starts_of_ended(report.statuses)
     started = min((each.started for each in report.statuses if each.started), default="")
+    if report.node_missing and started:
+        return ProgressStep("started", started, "its node does not exist any more", _WRONG)
     why = why_stopped(report, report.events)
     wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(why)
     if report.claim and not is_recorded(report):

@@ -12,7 +12,7 @@ from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.claims import TemplateFacts
 from view.model.event_facts import EventFacts
-from view.model.manifest_fit import FitReport, fit_manifests
+from view.model.manifest_fit import FitReport, fit_manifests, named_node
 from view.model.node_facts import NodeFacts, read_node
 from view.model.node_fits import PodClassFit, find_fitting_nodes
 from view.model.node_report import POOL_LABELS, report_node
@@ -21,7 +21,7 @@ from view.model.pod_explanation import PodExplanation, explain_pod
 from view.model.pod_facts import PodFacts, read_pod_facts
 from view.model.pod_groups import OwnedPods, repeated
 from view.model.pod_reasons import why_pending
-from view.model.pod_report import report_pod
+from view.model.pod_report import report_pod, without_node
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
@@ -226,7 +226,9 @@ class ClusterState:
         """Return a report on the cluster, with the pods in these stages."""
         wanted = frozenset(stages)
         pods = [
-            self._report_pod(facts) for facts in self._pods.values() if facts.report.stage in wanted
+            self._report_pod(facts)
+            for facts in self._pods.values()
+            if (Stage.FAILING if self._is_lost(facts) else facts.report.stage) in wanted
         ]
         denied = (each for _, each in self.denied_workloads())
         return ClusterReport(
@@ -267,6 +269,15 @@ class ClusterState:
             deleted=deleted,
         )
 
+    def is_missing(self, node: str) -> bool:
+        """Return whether a node does not exist; false if nodes cannot all be read."""
+        return node not in self._nodes and all(gap.what != "nodes" for gap in self._gaps)
+
+    def _is_lost(self, facts: PodFacts) -> bool:
+        """Return whether a pod that has not ended is bound to a node that does not exist."""
+        node = facts.info.node
+        return bool(node) and not facts.ended and self.is_missing(node)
+
     def awaited_template(self, namespace: str, name: str) -> str:
         """Return the template of the claim that a pod waits for; empty if it waits for none."""
         facts = self._pods.get(self._by_name.get((namespace, name), ""))
@@ -280,7 +291,11 @@ class ClusterState:
             InvalidManifest: one is not a pod or workload, or its pods request no GPU.
         """
         nodes = [each.occupancy for each in self._compute_nodes()]
-        return fit_manifests(manifests, nodes, self._gaps, self._names, self._policy)
+        named = {node for each in manifests if (node := named_node(each))}
+        missing = {each for each in named if self.is_missing(each)}
+        return fit_manifests(
+            manifests, nodes, self._gaps, self._names, self._policy, missing=missing
+        )
 
     def denied_workloads(self) -> list[tuple[str, DeniedReport]]:
         """Return the UIDs of workloads whose pods are denied, each with its report.
@@ -329,6 +344,8 @@ class ClusterState:
         pending = facts.report.stage is Stage.PENDING
         if found is None:
             events = self._events.of(uid)
+            if facts.nominated and self.is_missing(facts.nominated):
+                facts = replace(facts, nominated="")
             found = report_pod(
                 facts,
                 node=node,
@@ -336,6 +353,7 @@ class ClusterState:
                 why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
                 events=events,
             )
+            found = without_node(found) if self._is_lost(facts) else found
         # Of a kept report this alone may have changed: it depends on other pods of its owner.
         if found.replaced != (replaced := self._siblings.is_replaced(facts.report)):
             found = replace(found, replaced=replaced)

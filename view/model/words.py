@@ -115,6 +115,11 @@ def name_cards(indices: Sequence[object]) -> str:
     return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
 
 
+def missing_node(name: str) -> str:
+    """Return that a node does not exist."""
+    return f"node {name} does not exist"
+
+
 def name_lost_cards(uuids: Sequence[str]) -> str:
     """Describe allocated cards that are missing on the node."""
     what = "a missing card" if len(uuids) == 1 else "missing cards"

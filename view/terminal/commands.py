@@ -350,6 +350,9 @@ def top(
         raise CommandError(f"error: --prometheus: {error}", 2) from error
     names = tuple(split(name)[1] for name in names)
     cluster = context.load((NODES,), chosen="nodes")
+    for name in names:
+        if cluster.is_missing(name):
+            raise not_found("nodes", name)
     on = f" on {' or '.join(names)}" if names else ""
     searched = f"no agent pod runs{on} in namespace {agent_namespace}"
     searched += " (--agent-namespace sets another)"

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.builders import patient
-from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, bare_node, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
 from view.model.manifest_fit import FitReport, InvalidManifest
+from view.model.reports import Gap
 
 HALVES = {NAMES.gpu_cards_of("c0"): "2"}
 LIMITS = {"limits": {NAMES.core: "40", NAMES.memory: "4"}}
@@ -36,6 +37,21 @@ def test_a_manifest_gets_whether_where_and_how_often_it_fits(
     (found,) = state.fit(manifest)
     assert (found.fits, found.replicas, found.room) == (room == replicas, replicas, room)
     assert found.nodes[0].placement == (("main", (0,)),)
+
+
+def test_a_manifest_that_names_a_node_that_does_not_exist_gets_a_warning() -> None:
+    nodes, manifest = [make_node("n1", 1)], {"kind": "Deployment", "spec": {"template": TEMPLATE}}
+    (found,) = state_of(nodes).fit(manifest)
+    text = "remove spec.nodeName: node n9 does not exist, and no scheduler is asked"
+    assert found.warnings == (text,)
+    unread = Gap("nodes", "", "nodes is forbidden", some=True)
+    existing = {"kind": "Pod", **TEMPLATE, "metadata": {"uid": "u"}}
+    for state, each in (
+        (state_of([*nodes, bare_node("n9")]), manifest),
+        (state_of(nodes, [], unread), manifest),
+        (state_of(nodes), existing),
+    ):
+        assert state.fit(each)[0].warnings == ()
 
 
 def test_a_daemonset_has_one_pod_on_each_node() -> None:

@@ -76,6 +76,8 @@ ELSEWHERE = f'{MISSING}: pods "train" not found: there is one in namespace defau
         ("explain plain", 1, f'error: pod "plain" {NO_GPU}\n'),
         ("explain hami", 1, HAMI),
         ("nodes nowhere", 1, f'{MISSING}: nodes "nowhere" not found\n'),
+        ("top nowhere", 1, f'{MISSING}: nodes "nowhere" not found\n'),
+        ("cordon nowhere 0", 1, f'{MISSING}: nodes "nowhere" not found\n'),
         ("nodes n5", 1, 'error: node "n5" has no GPUs\n'),
         ("--context other pods", 1, None),
         ("--kubeconfig /no/such pods", 1, "error: stat /no/such: no such file or directory\n"),

@@ -122,6 +122,17 @@ def test_a_pod_with_cards_shows_the_pods_that_share_them(shown: Shown) -> None:
     assert "vision/detect-canary c0 40 cores, 16 GiB chosen" in text
 
 
+def test_a_node_that_does_not_exist_is_said_to_be_missing(shown: Shown) -> None:
+    shown.fill(make_node("n1", 1), scenes.running("runs", (30, 4), "ghost", 0))
+    text = shown.text("/pods/default/runs")
+    assert "It is bound to ghost and fails: node ghost does not exist" in text_of(text)
+    assert "Node ghost (missing)" in text_of(text)
+    assert "missing card: 30 cores" in text_of(text)
+    assert "?node=ghost" not in text
+    assert "node ghost does not exist" in shown.text()
+    assert "Node ghost does not exist, or has no GPUs." in text_of(shown.text("/?node=ghost"))
+
+
 def test_a_deleted_pod_keeps_its_page(shown: Shown) -> None:
     shown.fill(*cluster())
     shown.state.drop_pod("u-llm-finetune-70b")

@@ -32,7 +32,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.words import name_lost_cards, name_some, summarize
+from view.model.words import missing_node, name_lost_cards, name_some, summarize
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 PODS_ON_NODE = (
@@ -50,9 +50,8 @@ _FORGOTTEN_AFTER = timedelta(minutes=6)
 
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
-_ALL_PODS = (
-    "kubectl get pods --all-namespaces --field-selector spec.nodeName={}  # docs/gpu-operator.md"
-)
+_PODS_OF = "kubectl get pods --all-namespaces --field-selector spec.nodeName={}"
+_ALL_PODS = f"{_PODS_OF}  # docs/gpu-operator.md"
 _RUNTIME = "kubectl get nodes {} --output wide  # docs/distributions.md#cdi"
 _UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
 _NOTHING_OFFERED = f"{PODS_ON_NODE}  # docs/operate.md#the-node-offers-nothing"
@@ -115,21 +114,19 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
         text = "no node has a label that the DaemonSet selects"
         yield error(text, "kubectl label node NODE gpu-turnstile.io/gpus=true")
         return
-    nodes = (
-        None if isinstance(facts.nodes, UnreadSource) else {each.node.name for each in facts.nodes}
-    )
+    missing = facts.find_missing(each.node for each in pods)
     ready = {each.node for each in pods if each.ready}
     found, counted = FindingsByText(), list[Finding]()
     if daemonset.there < daemonset.wanted:
-        missing = format_count(daemonset.wanted - daemonset.there, "node")
-        text = f"no pod on {missing} that the DaemonSet selects"
+        absent = format_count(daemonset.wanted - daemonset.there, "node")
+        text = f"no pod on {absent} that the DaemonSet selects"
         counted.append(error(text, _DAEMONSET.format(component)))
     if daemonset.misplaced:
         misplaced = format_count(daemonset.misplaced, "node")
         text = f"pods on {misplaced} that the DaemonSet does not select"
         counted.append(warning(text, _DAEMONSET.format(component)))
     for each in pods:
-        if nodes is not None and each.node and each.node not in nodes:
+        if each.node in missing:
             found.add(
                 Level.WARNING, each.node, "its pod is on a node that does not exist", PODS_ON_NODE
             )
@@ -320,8 +317,11 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         for each in nodes
         if each.node.cards  # else they are unknown, or the agent cannot read any
     }
+    missing = _find_pods_without_node(facts, found)
     unrecorded: dict[str, list[str]] = defaultdict(list)
     for each in require(facts.allocations):
+        if each.node in missing:
+            continue
         if isinstance(each, UnrecordedContainer):
             if each.since is None or facts.now - each.since >= _RECORDED_AFTER:
                 unrecorded[each.node].append(f"{each.pod}/{each.container}")
@@ -329,9 +329,9 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         name = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
         samples = facts.agents.get(each.node, UnreadSource(""))
-        lost = sorted(each.cards - existing.get(each.node, each.cards))
-        if lost:
-            text = f"{name} holds {name_lost_cards(lost)} and cannot compute on it: "
+        gone = sorted(each.cards - existing.get(each.node, each.cards))
+        if gone:
+            text = f"{name} holds {name_lost_cards(gone)} and cannot compute on it: "
             found.add(Level.WARNING, each.node, f"{text}delete the pod", explain)
         elif not each.running:
             continue
@@ -349,6 +349,17 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         found.add(Level.ERROR, node, text, run)
     count = format_count(compared, "container")
     yield from found.findings(f"compared {count}: all match their annotation")
+
+
+def _find_pods_without_node(facts: Facts, found: FindingsByText) -> set[str]:
+    """Report the pods on nodes that do not exist; return these nodes."""
+    bound = require(facts.bound)
+    missing = facts.find_missing(bound.values())
+    for node in sorted(missing):
+        pods = sorted(pod for pod, on in bound.items() if on == node)
+        text = f"{missing_node(node)}, and still has {format_count(len(pods), 'GPU pod')}: delete "
+        found.add(Level.WARNING, node, text + name_some(pods), _PODS_OF)
+    return missing
 
 
 def _matches(held: ReportedAllocation, samples: Samples) -> bool:

@@ -243,7 +243,7 @@ def _try(  # noqa: PLR0913 -- all it depends on
         node_fits,
         after,
         _short(pod, after, nodes) if room < replicas and not errors else "",
-        NO_SUGGESTIONS if errors else suggest_changes(pod, suitable, names),
+        NO_SUGGESTIONS if errors else suggest_changes(pod, suitable, names, read.facts.selection),
     )
 
 
@@ -305,7 +305,8 @@ def _read(manifest: Mapping[str, Any], names: Names) -> _Manifest:
         other_way = _FIT_POD if kind == "Pod" else _FIT_WORKLOAD
         raise InvalidManifest(f'{kind} "{name}" {requests_none(pod, names, other_way=other_way)}')
     errors = _errors(facts.info.errors, find_misnamed(pod, names))
-    facts = replace(facts, info=replace(facts.info, errors=errors))
+    selection = replace(facts.selection, node=named_node(manifest))
+    facts = replace(facts, info=replace(facts.info, errors=errors), selection=selection)
     replicas = counted if kind != "Pod" and type(counted) is int else 1
     written = pod if not _mapping(pod.get("metadata")).get("uid") else {**pod, "spec": spec}
     return _Manifest(kind, max(replicas, 0), facts, written)

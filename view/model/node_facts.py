@@ -12,6 +12,7 @@ from contract.other_systems import MIG_PREFIX, NVIDIA
 from contract.quantity import parse_quantity
 from contract.runtimes import runtime_of
 from placement.cluster.nodes import Node, Problem, parse_node
+from placement.cluster.selectors import Taint, read_taints
 from view.model.words import clamp
 
 GPU_LABELS = (
@@ -54,6 +55,7 @@ class NodeFacts:
     runtime: Annotated[
         str, "its container runtime, such as ``containerd://2.3.4``; empty if unknown."
     ] = ""
+    taints: Annotated[tuple[Taint, ...], "that keep pods away, without those of conditions."] = ()
 
     @property
     def serves_claims(self) -> bool:
@@ -93,6 +95,7 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
         _is_for_gpus(obj, names),
         _not_ready(obj),
         runtime_of(obj),
+        read_taints(obj.get("spec") or {}),
     )
 
 

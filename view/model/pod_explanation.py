@@ -23,9 +23,15 @@ from view.model.reports import (
     PodReport,
     Stage,
 )
-from view.model.suggested_changes import NO_SUGGESTIONS, SuggestedChange, suggest_changes
+from view.model.suggested_changes import (
+    NO_SUGGESTIONS,
+    SuggestedChange,
+    excluded_by,
+    suggest_changes,
+)
 from view.model.words import (
     ESTIMATES,
+    checked,
     evidence_text,
     missing_node,
     name_cards,
@@ -88,6 +94,9 @@ class PodExplanation:
     deleted: Annotated[
         str, "when the pod was deleted; all else is its last known state. Empty while it exists."
     ] = ""
+    checked: Annotated[
+        str, "what was checked of the nodes, and what was not; empty if no card was looked for."
+    ] = ""
 
 
 def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyword
@@ -119,14 +128,25 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     ]
     node_fits.sort(key=fits_first)
     suitable = of_kind(nodes, by_claim=by_claim)
-    suggested = suggest_changes(pod, suitable, names) if searching else NO_SUGGESTIONS
+    suggested = (
+        suggest_changes(pod, suitable, names, facts.selection) if searching else NO_SUGGESTIONS
+    )
+    allowed = {each.facts.node.name for each in nodes if not excluded_by(facts.selection, each)}
+    is_new = stage is Stage.REFUSED  # its node is chosen again
     prefix = f"was deleted at {deleted}; before that it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
     holds = node is not None and not ended and stage is not Stage.REFUSED
     problem = node.problem if node and holds else ""
     return PodExplanation(
         pod=report,
-        summary=prefix + _summary(report, node_fits, suggested.changes, again, problem),
+        summary=prefix
+        + _summary(
+            report,
+            [each for each in node_fits if each.node in allowed or not is_new],
+            suggested.changes,
+            again,
+            problem,
+        ),
         steps=tuple(_steps(facts, report, template, node)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
@@ -138,6 +158,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
         gaps=tuple(gaps),
         node_problem=problem,
         deleted=deleted,
+        checked=checked(slices=by_claim) if searching and node_fits else "",
     )
 
 

@@ -14,6 +14,7 @@ from contract.quantity import as_written
 from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp
 from contract.text import read_json
+from placement.cluster.selectors import ANY_NODE, NodeSelection, read_selection
 from placement.first_fit import lasting_demand
 from placement.pods import PodInfo, read_gpu_pod
 from view.model.node_facts import find_condition
@@ -50,6 +51,8 @@ class PodFacts:
     warnings: Annotated[
         tuple[str, ...], "what to write instead of annotations and labels that nobody reads."
     ]
+
+    selection: Annotated[NodeSelection, "which nodes its own spec allows."] = ANY_NODE
 
     @property
     def ended(self) -> bool:
@@ -94,7 +97,8 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         info = replace(info, demand=lasting_demand(info.demand))
     warnings = tuple(map(clamp, advise_wishes(obj, names)))
     nominated = clamp(status.get("nominatedNodeName"))
-    return PodFacts(info, report, owner_uid, _unscheduled(status), nominated, warnings)
+    selection = read_selection(spec)
+    return PodFacts(info, report, owner_uid, _unscheduled(status), nominated, warnings, selection)
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:

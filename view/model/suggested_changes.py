@@ -22,10 +22,11 @@ from contract.wishes import NO_WISHES
 from placement.capacity import may_get_instances
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
+from placement.cluster.selectors import ANY_NODE, NodeSelection
 from placement.pods import PodClass, PodInfo
 from view.model.node_facts import NO_COUNTS
 from view.model.occupancy import CORDONED, Occupancy, PodHolding
-from view.model.words import clamp, name_cards, name_some
+from view.model.words import clamp, name_cards, name_some, summarize
 
 _MIB = 2**20
 _COST_OF_A_WISH = 0.3
@@ -78,9 +79,15 @@ class Suggestions(NamedTuple):
 NO_SUGGESTIONS = Suggestions()
 
 
-def suggest_changes(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Suggestions:
-    """Find single changes for a pod that fits on no node."""
-    shape = pod.pod_class
+def suggest_changes(
+    pod: PodInfo, nodes: Sequence[Occupancy], names: Names, selection: NodeSelection = ANY_NODE
+) -> Suggestions:
+    """Find single changes for a pod that fits on no node that its *selection* allows."""
+    shape, excluded = pod.pod_class, [excluded_by(selection, each) for each in nodes]
+    if nodes and all(excluded) and not pod.errors:
+        text = "No change would make it fit: its own spec excludes all nodes with cards"
+        return Suggestions(nothing=f"{text}, by {summarize(excluded)}.")
+    nodes = [each for each, why in zip(nodes, excluded, strict=True) if not why]
     if not nodes or pod.errors or any(each.refusal(shape) is None for each in nodes):
         return NO_SUGGESTIONS
     if not shape.problem:
@@ -95,6 +102,12 @@ def suggest_changes(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> S
             return Suggestions(changes)
     text = "No single change that gpu-turnstile can suggest would make it fit"
     return Suggestions(nothing=f"{': '.join(filter(None, (text, _exceeds(pod, nodes))))}.")
+
+
+def excluded_by(selection: NodeSelection, occupancy: Occupancy) -> str:
+    """Return by what the spec of a pod excludes a node, in words; empty if it does not."""
+    facts = occupancy.facts
+    return clamp(selection.excludes(facts.node.name, facts.labels, facts.taints))
 
 
 def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
@@ -139,7 +152,9 @@ class _ChangeSearch:
         self._nodes = nodes
         self._names = names
         self.usable = [
-            each for each in nodes if not each.snapshot.node.problem and not each.facts.cordoned
+            each
+            for each in nodes
+            if not (each.snapshot.node.problem or each.facts.cordoned or each.facts.not_ready)
         ]
 
     def _nodes_for(self, pod: PodInfo) -> Iterator[str]:

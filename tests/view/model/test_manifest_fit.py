@@ -253,6 +253,101 @@ def test_an_admin_sees_the_changes_that_free_capacity(
     assert texts(fit([node], held, limits), "admin") == [expected]
 
 
+def _affinity(*terms: Json) -> Json:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def _labels(operator: str, *values: str, key: str = "kubernetes.io/arch") -> Json:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": [*values]}]}
+
+
+def _tolerates(**fields: str) -> Json:
+    return {"tolerations": [fields]}
+
+
+_NAMED = [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]
+_AFFINITY = "required node affinity"
+TEAM = {"key": "team", "value": "a", "effect": "NoExecute"}
+_TAINT = "no toleration of the taint team=a:NoExecute"
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+PREFERS = {"key": "x", "effect": "PreferNoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "taints", "why"),
+    [
+        ({"os": {"name": "windows"}}, (), "spec.os windows"),
+        ({"os": {"name": "linux"}}, (), ""),
+        ({"nodeSelector": {"kubernetes.io/arch": "arm64"}}, (), "kubernetes.io/arch=arm64"),
+        ({"nodeSelector": {"kubernetes.io/arch": "amd64"}}, (), ""),
+        ({"nodeSelector": {"zone": "b"}}, (), "nodeSelector zone=b"),
+        (_affinity(_labels("In", "arm64")), (), _AFFINITY),
+        (_affinity(_labels("In", "arm64"), _labels("In", "amd64")), (), ""),
+        (_affinity(_labels("NotIn", "amd64")), (), _AFFINITY),
+        (_affinity(_labels("NotIn", "x", key="zone")), (), ""),
+        (_affinity(_labels("Exists", key="zone")), (), _AFFINITY),
+        (_affinity(_labels("DoesNotExist", key="zone")), (), ""),
+        (_affinity(_labels("Gt", "8", key="cards")), (), _AFFINITY),
+        (_affinity(_labels("Lt", "8", key="cards")), (), ""),
+        (_affinity(_labels("Lt", "x", key="cards")), (), _AFFINITY),
+        (_affinity(_labels("Later", "x")), (), ""),  # of a newer API server
+        (_affinity({"matchFields": _NAMED}), (), _AFFINITY),
+        (_affinity({}), (), _AFFINITY),
+        (_affinity(), (), _AFFINITY),
+        ({"nodeName": "n9"}, (), "spec.nodeName n9"),
+        ({"nodeName": "n1"}, (), ""),
+        ({}, (TEAM,), _TAINT),
+        ({}, (PREFERS, CORDON), ""),
+        (_tolerates(operator="Exists"), (TEAM,), ""),
+        (_tolerates(key="team", operator="Equal", value="a"), (TEAM,), ""),
+        (_tolerates(key="team", value="b"), (TEAM,), _TAINT),
+        (_tolerates(key="team", operator="Exists", effect="NoSchedule"), (TEAM,), _TAINT),
+        (_tolerates(key="other", operator="Exists"), (TEAM,), _TAINT),
+    ],
+)
+def test_no_change_is_suggested_for_a_node_that_the_pods_own_spec_excludes(
+    spec: Json, taints: tuple[Json, ...], why: str
+) -> None:
+    node = make_node("n1", 1)
+    node["metadata"]["labels"] = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    node["metadata"]["labels"]["cards"] = "4"
+    node["spec"] = {"taints": [*taints]}
+    pod = scenes.waiting("new", (200, 8))
+    manifest = {**pod, "metadata": {"name": "new"}, "spec": {**pod["spec"], **spec}}
+    (found,) = state_of([node]).fit(manifest)
+    answers = [(found.changes, found.no_change)]
+    if "nodeName" not in spec:
+        explained = explanation_of(state_of([node], [{**pod, "spec": manifest["spec"]}]), "new")
+        answers.append((explained.changes, explained.no_change))
+        assert explained.checked.startswith("Checked: cards, and whether a node is cordoned. Not")
+    for changes, nothing in answers:
+        assert bool(changes) == (not why)
+        text = "No change would make it fit: its own spec excludes all nodes with cards, by "
+        assert nothing.startswith(text) == bool(why)
+        assert nothing.endswith(f"{why} (1 node)." if why else "")
+
+
+def test_changes_are_suggested_only_for_nodes_that_are_allowed_and_ready() -> None:
+    other, down = make_node("n2", 2), make_node("n3", 2)
+    other["metadata"]["labels"] = {"kubernetes.io/arch": "arm64"}
+    down["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "reason": "Silent"}]
+    pod = make_pod("new", (300, 8))
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/arch": "arm64"}
+    (found,) = state_of([make_node("n1", 2), other, down]).fit(pod)
+    assert {each.nodes for each in found.changes} == {("n2",)}
+    del pod["spec"]["nodeSelector"]
+    (found,) = state_of([make_node("n1", 2), other, down]).fit(pod)
+    assert {each.nodes for each in found.changes} == {("n1", "n2")}
+
+
+def test_a_refused_pod_would_not_fit_on_a_node_that_its_own_spec_excludes() -> None:
+    pod = scenes.refused("a", (30, 4), "n1", "full")
+    pod["spec"]["nodeSelector"] = {"zone": "b"}
+    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
+    assert found.summary == "was refused on n1: full"
+
+
 HALVES, THIRDS = ({NAMES.gpu_cards_of("c0"): each} for each in ("2", "3"))
 ONE_HALF = "request 50 cores instead of 100, 4 memory blocks instead of 8 and 1 card instead of 2"
 MORE_CARDS = ["request 80 cores instead of 90", "request 3 cards instead of 2"]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from itertools import chain
 from typing import Annotated, Any, NamedTuple
@@ -154,6 +155,7 @@ def fit_manifests(  # noqa: PLR0913 -- all it depends on
     names: Names,
     policy: Policy,
     *,
+    now: datetime,
     missing: AbstractSet[str] = frozenset(),
 ) -> tuple[FitReport, ...]:
     """Check manifests in order, each with the pods of those before it in place.
@@ -172,7 +174,8 @@ def fit_manifests(  # noqa: PLR0913 -- all it depends on
             replicas = max(sum(not each.facts.cordoned for each in nodes), 1)
             read = read._replace(replicas=replicas)  # noqa: PLW2901
         trials = [
-            _try(read, nodes, gaps, names, policy, by_claim=each) for each in _kinds(read, nodes)
+            _try(read, nodes, gaps, names, policy, now=now, by_claim=each)
+            for each in _kinds(read, nodes)
         ]
         least = min(trials, key=lambda each: each.room)
         alike = len({each.result for each in trials}) == 1
@@ -221,6 +224,7 @@ def _try(  # noqa: PLR0913 -- all it depends on
     names: Names,
     policy: Policy,
     *,
+    now: datetime,
     by_claim: bool,
 ) -> _Trial:
     """Place the pods of a manifest on the nodes that serve claims, or on the others."""
@@ -229,12 +233,16 @@ def _try(  # noqa: PLR0913 -- all it depends on
     if by_claim:
         found = find_claim_errors(read.pod, info.demand, info.wishes, names)
         errors, pod = errors or tuple(clamp(str(each)) for each in found), as_claimed(info)
-    suitable = of_kind(nodes, by_claim=by_claim)
+    found_by = (each.as_found_by("", read.facts.priority, now.timestamp()) for each in nodes)
+    suitable = of_kind(found_by, by_claim=by_claim)
     node_fits = [] if errors else [fit_on_node(pod, each, policy) for each in suitable]
     fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
     most_each = 1 if read.kind == "DaemonSet" else replicas
     placed, after = _place(pod, suitable, fitting, replicas, most_each, policy)
     room = sum(placed.values())
+    suggested = NO_SUGGESTIONS
+    if not errors:
+        suggested = suggest_changes(pod, suitable, names, read.facts.selection, now=now)
     return _Trial(
         by_claim,
         FitResult.INVALID if errors else _result(replicas, room, gaps),
@@ -243,7 +251,7 @@ def _try(  # noqa: PLR0913 -- all it depends on
         node_fits,
         after,
         _short(pod, after, nodes) if room < replicas and not errors else "",
-        NO_SUGGESTIONS if errors else suggest_changes(pod, suitable, names, read.facts.selection),
+        suggested,
     )
 
 

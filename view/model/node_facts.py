@@ -99,7 +99,7 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
     )
 
 
-def _inventory_error(inventory: str) -> str:
+def _inventory_error(inventory: Any) -> str:
     try:
         decode_inventory(inventory)
     except ContractError as error:

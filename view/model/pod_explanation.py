@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 from contract.names import Names
@@ -107,6 +108,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     gaps: Sequence[Gap],
     names: Names,
     policy: Policy,
+    now: datetime,
     node: NodeReport | None,
     template: TemplateFacts | None = None,
     again: str = "",
@@ -129,7 +131,9 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     node_fits.sort(key=fits_first)
     suitable = of_kind(nodes, by_claim=by_claim)
     suggested = (
-        suggest_changes(pod, suitable, names, facts.selection) if searching else NO_SUGGESTIONS
+        suggest_changes(pod, suitable, names, facts.selection, now=now)
+        if searching
+        else NO_SUGGESTIONS
     )
     allowed = {each.facts.node.name for each in nodes if not excluded_by(facts.selection, each)}
     is_new = stage is Stage.REFUSED  # its node is chosen again

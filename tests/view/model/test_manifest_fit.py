@@ -2,12 +2,14 @@
 
 import re
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement.cluster.nominations import Nomination
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, bare_node, make_node, make_pod
 from tests.view import scenes
@@ -404,6 +406,102 @@ def test_a_truncated_list_names_the_missing_permission(blocks: int, besides: str
     ends = [each for each in fit(nodes, held, (50, blocks)).changes if each.kind == "delete-pods"]
     assert [each.besides for each in ends] == ["", "", besides]
     assert {each.needs for each in ends} == {"permission to delete pods in default"}
+
+
+def ending(pod: Json, seconds: int = 30) -> Json:
+    """The pod, to end in some seconds: somebody has deleted it."""
+    at = scenes.NOW + timedelta(seconds=seconds)
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": f"{at:%Y-%m-%dT%H:%M:%SZ}"}}
+
+
+LEAVES = "wait for the end of pod default/a on n1, which is being deleted"
+LATE = "find out why pod default/a on n1 is not deleted yet: to end at 2025-11-22T08:59:29Z"
+DELETE = "delete pod default/b on card 1 of n1 (frees 50 cores, 4 blocks)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "expected"),
+    [
+        (30, (60, 4), [LEAVES]),
+        (-29, (60, 4), [LEAVES]),
+        (-31, (60, 4), [LATE, DELETE]),
+        # Its end alone is not enough: another pod is to be deleted, but not itself.
+        (30, (200, 8), [DELETE]),
+    ],
+)
+def test_a_pod_waits_for_one_that_leaves_instead_of_another_ones_deletion(
+    seconds: int, limit: tuple[int, int], expected: list[str]
+) -> None:
+    held = [ending(on(0, (90, 4), "a"), seconds), on(1, (50, 4), "b")]
+    found = fit([make_node("n1", 2)], held, limit)
+    assert texts(found, "admin") == expected
+    assert found.changes[0].text == (LEAVES if LEAVES in expected else found.changes[0].text)
+    state = state_of([make_node("n1", 2)], [*held, scenes.waiting("new", limit)])
+    explained = explanation_of(state, "new")
+    assert explained.changes == found.changes
+    if LEAVES in expected:
+        assert explained.summary.endswith(f". Smallest change: {LEAVES} (fits on n1)")
+    # It is deleted while it is known.
+    held[0]["metadata"].pop("deletionTimestamp")
+    state.put_pod(held[0])
+    before = explanation_of(state, "new").changes
+    assert not any("being deleted" in each.text for each in before)
+    state.put_pod(ending(held[0], seconds))
+    assert explanation_of(state, "new").changes == found.changes
+
+
+def nominated(pod: Json, priority: int, *victims: str, card: int = 0) -> Json:
+    """The pending pod, for which others are evicted on n1 and one card is kept."""
+    until = int(scenes.NOW.timestamp()) + 60
+    condition = Nomination("n1", {"c0": (card,)}, victims, until).as_condition(0)
+    status = {**pod["status"], "nominatedNodeName": "n1", "conditions": [condition]}
+    return {**pod, "spec": {**pod["spec"], "priority": priority}, "status": status}
+
+
+KEPT = "no card has 60 cores and 4 blocks free: cards are kept for default/urgent"
+
+
+@pytest.mark.parametrize(
+    ("priority", "why"),
+    [
+        ({}, KEPT),
+        ({"priority": 10}, KEPT),
+        ({"priority": 11}, ""),
+        ({"priorityClassName": "unknown"}, KEPT),
+    ],
+)
+def test_cards_that_are_kept_for_a_preemptor_are_not_free_for_others(
+    priority: Json, why: str
+) -> None:
+    """Its victim has gone, or holds less than is kept."""
+    urgent = nominated(scenes.waiting("urgent", (80, 4)), 10, "u-victim")
+    for held in ([], [on(0, (30, 4), "victim")]):
+        new = scenes.waiting("new", (60, 4))
+        new["spec"] |= priority
+        state = state_of([make_node("n1", 1)], [*held, urgent])
+        (found,) = state.fit(new)
+        assert (found.fits, found.nodes[0].reason) == (not why, why)
+        assert not any(each.kind == "delete-pods" for each in found.changes)
+        state.put_pod(new)
+        assert [each.reason for each in explanation_of(state, "new").nodes] == [why]
+        shown = next(each for each in state.report().pods if each.name == "new")
+        assert ("cards are kept" in shown.why) == bool(why)
+        own = explanation_of(state, "urgent")
+        assert [each.fits for each in own.nodes] == [not held]
+        assert [each.kind for each in own.changes[:1]] == ["wait-for-pods"] * bool(held)
+        state.put_pod({**urgent, "status": {"phase": "Pending"}})  # withdrawn
+        assert state.fit(new)[0].fits
+
+
+def test_what_is_kept_counts_once_for_several_manifests_and_only_until_its_end() -> None:
+    urgent = nominated(scenes.waiting("urgent", (40, 4)), 10, "u-gone")
+    state = state_of([make_node("n1", 1)], [urgent])
+    pods = [make_pod(name, (30, 4)) for name in ("a", "b", "c")]
+    assert [each.fits for each in state.fit(*pods)] == [True, True, False]
+    text = urgent["status"]["conditions"][0]
+    text["message"] = text["message"].replace("2025-11-22T09:01:00Z", "2025-11-22T08:59:00Z")
+    state.put_pod(urgent)
+    assert [each.fits for each in state.fit(*pods)] == [True, True, True]
 
 
 def test_all_reasons_against_a_node_are_one_change() -> None:

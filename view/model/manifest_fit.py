@@ -393,7 +393,7 @@ def _place(  # noqa: PLR0913, PLR0917 -- all it depends on
         name, then = each.snapshot.node.name, each
         for _ in range(min(left, most_each) if name in fitting else 0):
             plan = plan_on(pod, then, policy)
-            if plan is None:
+            if plan is None or (then.stranded and then.refusal(pod.pod_class)):
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
             parts = [zip(part.cards, part.fresh, strict=True) for part in plan.values()]

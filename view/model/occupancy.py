@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Annotated
 
 from contract.demand import CORES_PER_CARD, ContainerKind
@@ -110,7 +110,7 @@ class Occupancy:
             return Unschedulable(CORDONED, unresolvable=True)
         result = check(shape, self.snapshot)
         if not isinstance(result, Unschedulable):
-            return None
+            return self._refusal_by_counts(shape)
         if result.reason == self.facts.node.problem.value:
             return result._replace(reason=self.facts.problem)
         if self.without_kept is not None and self.without_kept.refusal(shape) is None:
@@ -121,6 +121,42 @@ class Occupancy:
         """Return the node as if the pods with these UIDs held nothing."""
         held = {uid: each for uid, each in self.held.items() if uid not in uids}
         return self if len(held) == len(self.held) else replace(self, held=held)
+
+    @cached_property
+    def stranded(self) -> Mapping[str, str]:
+        """What is wrong with the cards of pods that hold some which the node does not count.
+
+        By UID: ``missing``, ``unhealthy`` or ``cordoned``. kube-scheduler counts per node (K24):
+        such pods take from the amounts of the cards that are left.
+        """
+        cards, found = self.facts.node.cards, dict[str, str]()
+        for uid, each in self.held.items():
+            held = [cards[at] for own in each.cards.values() for at in own.positions]
+            if any(own.lost for own in each.cards.values()):
+                found[uid] = "missing"
+            elif any(card.unhealthy for card in held):
+                found[uid] = "unhealthy"
+            elif any(card.cordoned for card in held):
+                found[uid] = "cordoned"
+        return found
+
+    def _refusal_by_counts(self, shape: PodClass) -> Unschedulable | None:
+        """Return why too little is free in all for kube-scheduler, if stranded pods are why."""
+        if not self.stranded or self.facts.serves_claims:
+            return None
+        total = Amounts(*(all_ for all_, _ in self.snapshot.totals))
+        counted = {uid: each.pod.pod_class.peak for uid, each in self.held.items()}
+        left_over = [amounts for uid, amounts in counted.items() if uid in self.stranded]
+        others = [amounts for uid, amounts in counted.items() if uid not in self.stranded]
+        needed = reduce(Amounts.plus, (*others, *self.unseen), shape.peak)
+        if not total.covers(needed) or total.covers(reduce(Amounts.plus, left_over, needed)):
+            return None
+        pods = [
+            f"pod {self.held[uid].pod}, whose card is {why}" for uid, why in self.stranded.items()
+        ]
+        what = ": delete it" if [*self.stranded.values()] == ["missing"] else ""
+        reason = f"kube-scheduler still counts {name_some(pods)}{what}"
+        return Unschedulable(reason, unresolvable=False)
 
     def as_found_by(self, uid: str, priority: int | None, now: float) -> "Occupancy":
         """Return the node as one pod finds it: without what is kept for others, as the extender.

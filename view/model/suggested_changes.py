@@ -487,6 +487,9 @@ def _describe(held: PodHolding, occupancy: Occupancy) -> str:
     cards = occupancy.snapshot.node.cards
     on = sorted({cards[position].index for position in held.taken})
     cores, blocks = map(sum, zip(NOTHING, *held.taken.values(), strict=True))
-    where = f"{name_cards(on)} of {occupancy.snapshot.node.name}"
+    where, does = f"{name_cards(on)} of {occupancy.snapshot.node.name}", "frees"
+    if not on:  # its cards are missing, but it counts on its node
+        where, does = f"a missing card of {occupancy.snapshot.node.name}", "counts as"
+        cores, blocks = held.pod.pod_class.peak
     freed = f"{format_count(cores, 'core')}, {format_count(blocks, 'block')}"
-    return f"pod {held.pod} on {where} (frees {freed})"
+    return f"pod {held.pod} on {where} ({does} {freed})"

@@ -21,7 +21,7 @@ from agent.injection.inject import (
     parse_directory,
     parse_extra_devices,
 )
-from common.commandline import choice, setting, switch
+from common.commandline import WholeNumber, choice, setting, switch
 from common.listener import EVERY_ADDRESS
 from common.text import parse_seconds
 from contract.claims import driver_name
@@ -323,7 +323,7 @@ class Settings:
     )
     http_port: int = setting(
         default=9440,
-        type=click.IntRange(0, 65535),
+        type=WholeNumber("port, such as 9440", 0, 65535),
         help="Port of /healthz, /readyz and /metrics; 0 chooses a free one.",
     )
 

@@ -17,11 +17,11 @@ from certs.cluster import RotationApi
 from certs.errors import CertsError, InvalidCertificate, InvalidField
 from certs.issue import issue
 from certs.loop import Environment, keep_rotating, rotate, unless_repeated
-from certs.names import parse_subject
+from certs.names import LONGEST_DAYS, parse_subject
 from certs.reading import read_bundle, read_certificate
 from certs.report import as_table
 from certs.settings import LONGEST_SECONDS, Settings
-from common.commandline import flag, options_of, run
+from common.commandline import WholeNumber, flag, options_of, run
 from common.logs import configure
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def cli() -> None:
 )
 @_flag(
     "days",
-    type=int,
+    type=WholeNumber("number of days, such as 365", 1, LONGEST_DAYS),
     default=365,
     help="Days for which the certificates are valid.",
 )
@@ -102,7 +102,7 @@ def bundle_command(directory: Path) -> None:
 @_flag(
     "every",
     help="Seconds between two runs, without an end; needs --wait.",
-    type=click.IntRange(1, LONGEST_SECONDS),
+    type=WholeNumber("number of seconds, such as 3600", 1, LONGEST_SECONDS),
 )
 def rotate_command(*, wait: bool, every: int | None, **given: Any) -> None:
     """Maintain the Secrets of the webhook and the caBundle of its configurations.

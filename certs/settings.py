@@ -10,7 +10,7 @@ from certs.errors import InvalidField
 from certs.names import LONGEST_DAYS, CertificateSubject, parse_dns_name
 from certs.objects import WebhookKind
 from certs.replicas import Replicas, parse_replicas
-from common.commandline import setting
+from common.commandline import WholeNumber, setting
 
 SERVING_DAYS = 90
 """Days for which a serving certificate is valid."""
@@ -22,7 +22,7 @@ CONFIGURATIONS = (
 """The webhook configurations that call the webhook."""
 
 LONGEST_SECONDS = 7 * 24 * 3600
-_SECONDS = click.IntRange(0, LONGEST_SECONDS)
+_SECONDS = WholeNumber("number of seconds, such as 120", 0, LONGEST_SECONDS)
 _NAME = "gpu-turnstile-webhook"
 
 
@@ -48,7 +48,7 @@ class Settings:
     )
     ca_days: int = setting(
         default=365,
-        type=click.IntRange(SERVING_DAYS, LONGEST_DAYS),
+        type=WholeNumber("number of days, such as 365", SERVING_DAYS, LONGEST_DAYS),
         help="Days for which a CA is valid.",
     )
     settle: timedelta = setting(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from common.commandline import setting
+from common.commandline import Seconds, WholeNumber, setting
 from common.listener import EVERY_ADDRESS
 from contract.names import DEFAULT_DOMAIN, Names
 
@@ -32,12 +32,12 @@ class Settings:
     )
     most_templates: int = setting(
         default=500,
-        type=click.IntRange(1, 100_000),
+        type=WholeNumber("number of templates, such as 500", 1, 100_000),
         help="Most templates in a namespace; pods of further shapes wait.",
     )
     unused: float = setting(
         default=3600.0,
-        type=click.FloatRange(60),
+        type=Seconds("3600", 60),
         help="Seconds after which a template that no pod names is deleted.",
     )
     http_host: str = setting(
@@ -46,6 +46,6 @@ class Settings:
     )
     http_port: int = setting(
         default=9442,
-        type=click.IntRange(0, 65535),
+        type=WholeNumber("port, such as 9442", 0, 65535),
         help="Port of /healthz, /readyz and /metrics; 0 takes a free one.",
     )

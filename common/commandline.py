@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,42 @@ _Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 _INTERRUPTED = 130  # as in a shell: 128 + SIGINT
 _FILE = click.Path(path_type=Path)
+
+
+class WholeNumber(click.IntRange):
+    """A whole number from *least* to *most* as the value of an option.
+
+    *noun* says what it counts, with an example, for messages: ``port, such as 8443``.
+    """
+
+    def __init__(self, noun: str, least: int, most: int | None = None) -> None:
+        super().__init__(least, most)
+        self.name = noun
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
+        """Return what help texts show for the value."""
+        return "INTEGER"
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds as the value of an option; *example* is one, for messages."""
+
+    def __init__(self, example: str, least: float, most: float | None = None) -> None:
+        super().__init__(least, most)
+        self.name = f"number of seconds, such as {example}"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
+        """Return what help texts show for the value."""
+        return "SECONDS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read a number; ``nan``, which is in no range, and ``inf`` are none."""
+        found = super().convert(value, param, ctx)
+        if not isfinite(found):
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        return found
 
 
 def run(
@@ -133,7 +170,7 @@ def server_options(
     options = (
         option(
             "port",
-            type=click.IntRange(1, 65535),
+            type=WholeNumber(f"port, such as {port}", 1, 65535),
             default=port,
             help="Port to listen on.",
         ),

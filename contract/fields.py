@@ -75,11 +75,11 @@ class Fields:
         """Return a boolean; false if it is absent."""
         return self._typed(name, bool, "must be true or false") or False
 
-    def whole(self, name: str) -> int:
-        """Return a whole number, 0 or more, that must be there."""
+    def whole(self, name: str, least: int = 0) -> int:
+        """Return a whole number, *least* or more, that must be there."""
         found: Any = self.values.get(name)
-        if type(found) is not int or found < 0:
-            raise self.error(name, "must be a whole number, 0 or more")
+        if type(found) is not int or found < least:
+            raise self.error(name, f"must be a whole number, {least} or more")
         if found > _LARGEST:
             raise self._error(f"{self.at(name)}: must be at most {_LARGEST}")
         return found

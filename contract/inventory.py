@@ -7,6 +7,7 @@ JSON: ``{"memoryBlock": bytes, "cards": [{"uuid", "index", "model", "memory", "n
 import json
 import re
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -17,7 +18,7 @@ from contract.cordon import REASON
 from contract.demand import CORES_PER_CARD
 from contract.errors import InvalidRecord
 from contract.fields import Fields
-from contract.text import is_whole, read_json
+from contract.text import fold_uuid, is_whole, read_json
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """A card's health, in the words of the device plugin API."""
@@ -225,18 +226,30 @@ def encode_inventory(node: PublishedInventory) -> str:
 def decode_inventory(text: str) -> PublishedInventory:
     """Read an inventory, strictly.
 
+    The block size is at least 1, no two cards have the same index or UUID, and links are between
+    two of the cards.
+
     Raises:
         InvalidRecord: *text* is not what :func:`encode_inventory` writes.
     """
     entry = Fields("gpu-cards", read_json(text, "gpu-cards"), InvalidRecord, exactly=_NODE)
-    listed, block = _items(entry, "cards"), entry.whole("memoryBlock")
+    listed, block = _items(entry, "cards"), entry.whole("memoryBlock", least=1)
     if len(listed) > MOST_CARDS:
         raise InvalidRecord(f"gpu-cards.cards: must be at most {MOST_CARDS} cards")
-    cards = [_card(path, each) for path, each in listed]
+    entries = [Fields(path, each, InvalidRecord, exactly=_CARD) for path, each in listed]
+    cards = [_card(each) for each in entries]
+    for name in ("index", "uuid"):
+        seen = set[str]()
+        for each in entries:
+            key = fold_uuid(str(each.values[name]))
+            if key in seen:
+                raise each.error(name, "another card has the same")
+            seen.add(key)
+    indices = {card.index for card, _ in cards}
     return PublishedInventory(
         block,
         tuple(card for card, _ in cards),
-        tuple(_link(path, each) for path, each in _items(entry, "links")),
+        tuple(_link(path, each, indices) for path, each in _items(entry, "links")),
         tuple(free for _, free in cards),
     )
 
@@ -248,6 +261,8 @@ def _items(entry: Fields, field: str) -> list[tuple[str, object]]:
     return [(f"{path}[{at}]", each) for at, each in enumerate(entry.items(field))]
 
 
+_PAIR = "must be the indices of two cards"
+_KIND = re.compile(r"NV[1-9][0-9]{0,3}|PIX|PXB|PHB|NODE|SYS", re.ASCII)
 _NODE = ("memoryBlock", "cards", "links")
 _CARD = (
     *("uuid", "index", "model", "memory", "numa", "health", "reason"),
@@ -255,9 +270,8 @@ _CARD = (
 )
 
 
-def _card(path: str, value: object) -> tuple[Card, Amounts]:
+def _card(entry: Fields) -> tuple[Card, Amounts]:
     """Read a card and its free amounts."""
-    entry = Fields(path, value, InvalidRecord, exactly=_CARD)
     reason = entry.some_text("reason")
     if entry.values["health"] != (UNHEALTHY if reason else HEALTHY):
         raise entry.error("health", f"must be {UNHEALTHY} with a reason, or {HEALTHY} without one")
@@ -273,9 +287,13 @@ def _card(path: str, value: object) -> tuple[Card, Amounts]:
     return card, Amounts(entry.whole("freeCores"), entry.whole("freeBlocks"))
 
 
-def _link(path: str, value: object) -> Link:
+def _link(path: str, value: object, indices: AbstractSet[int]) -> Link:
     entry = Fields(path, value, InvalidRecord, exactly=("cards", "kind"))
     pair = entry.values["cards"]
     if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_whole, pair)):
-        raise entry.error("cards", "must be the indices of two cards")
-    return Link((pair[0], pair[1]), entry.some_text("kind"))
+        raise entry.error("cards", _PAIR)
+    if not (pair[0] < pair[1] and {*pair} <= indices):
+        raise entry.error("cards", f"{_PAIR} of the node, the smaller one first")
+    if _KIND.fullmatch(entry.some_text("kind")) is None:
+        raise entry.error("kind", "must be NV1, NV2, ... or PIX, PXB, PHB, NODE or SYS")
+    return Link((pair[0], pair[1]), entry.values["kind"])

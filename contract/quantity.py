@@ -50,6 +50,17 @@ def format_quantity(count: int) -> str:
     return f"{count}E"
 
 
+def as_written(value: object) -> object:
+    """Return a count as its author wrote it: 3000 for ``3k``, as which the API server writes it.
+
+    Amounts of memory in bytes are written with a larger suffix, which is kept.
+    """
+    number = parse_quantity(value)
+    if isinstance(value, str) and number and value == format_quantity(int(number)):
+        return str(number) if value.endswith("k") else value
+    return value
+
+
 def parse_block_size(text: str) -> int | None:
     """Read the size of a memory block, as agent and webhook have it as ``--memory-block``.
 

@@ -24,7 +24,7 @@ from contract.demand import (
 )
 from contract.errors import FieldError, quote
 from contract.names import Names
-from contract.quantity import parse_quantity
+from contract.quantity import as_written, parse_quantity
 from contract.resource import Resource
 from contract.reusable import find_leftover_conflict
 from contract.text import format_count
@@ -192,7 +192,7 @@ def _read_resource(
         return None, [
             FieldError(
                 f"{path}.limits[{name}]",
-                f"requests has {quote(requests[name])}, but limits does not have it: "
+                f"requests has {quote(as_written(requests[name]))}, but limits does not have it: "
                 "extended resources must be in limits",
                 "requests-without-limits",
             )
@@ -204,10 +204,10 @@ def _read_resource(
             errors.append(
                 FieldError(
                     f"{path}.requests[{name}]",
-                    f"must be equal to limits ({quote(limits[name])}), "
+                    f"must be equal to limits ({quote(as_written(limits[name]))}), "
                     "extended resources cannot be overcommitted: leave it out of requests",
                     "requests-differ",
-                    quote(requests[name]),
+                    quote(as_written(requests[name])),
                 )
             )
     return count, errors

@@ -16,7 +16,7 @@ from typing import Any
 from contract.errors import FieldError, quote
 from contract.names import Names
 from contract.other_systems import MIG_PREFIX, NVIDIA, REQUESTS, RESOURCES, WISHES
-from contract.quantity import parse_quantity
+from contract.quantity import as_written, parse_quantity
 from contract.requests import annotations_of, keys_of, listings_of, walk_containers
 from contract.resource import Resource
 from contract.workloads import template_of
@@ -221,7 +221,7 @@ def _read_name(
             f"{container}.{field}[{name}]",
             f"no node has such a resource: write {right}",
             "misspelt",
-            quote(value),
+            quote(as_written(value)),
         )
         replaces = f"{container}.limits[{right}]"
         return MisnamedRequest(name, right, error=error if own else None, replaces=replaces)

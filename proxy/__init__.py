@@ -13,7 +13,7 @@ one: docs/decisions/0001-device-plugin-proxy.md.
     kubelet  <->  drivers.py                 waiting.py   roster.py   drivers.py <->  drivers
 
 Only code that any device plugin or driver needs belongs here. From this project it imports the
-generated stubs, the resources that the kubelet knows, the steps of a handover, the log format and
-the server of probes, all in ``common``. I/O: unix sockets and their folders, HTTP for probes and
-metrics.
+generated stubs, the resources that the kubelet knows, the steps of a handover, the log format, the
+server of probes and the types of options, all in ``common``. I/O: unix sockets and their
+folders, HTTP for probes and metrics.
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from common.commandline import Seconds, WholeNumber
 from common.errors import SettingsError
 from common.listener import EVERY_ADDRESS
 from common.logs import configure
@@ -54,7 +55,7 @@ _PRIVATE = 0o077
 )
 @_option(
     "--patience",
-    type=click.FloatRange(0.1, _LONGEST_PATIENCE),
+    type=Seconds("20", 0.1, _LONGEST_PATIENCE),
     default=20.0,
     help="Seconds that a call of the kubelet waits for a plugin and its response. Then the call "
     "fails, and devices without a plugin become unhealthy.",
@@ -66,7 +67,7 @@ _PRIVATE = 0o077
 )
 @_option(
     "--http-port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber("port, such as 9441", 0, 65535),
     default=9441,
     help="Port of /healthz, /readyz and /metrics; 0 takes a free one.",
 )

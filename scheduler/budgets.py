@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from placement.cluster.selectors import fulfils, read_expressions
+
 Json = Mapping[str, Any]
 
 
@@ -59,20 +61,5 @@ def matches(selector: Json, labels: Json) -> bool:
     """Return whether a label selector selects a pod (``meta/v1``)."""
     equal = selector.get("matchLabels") or {}
     return all(labels.get(key) == value for key, value in equal.items()) and all(
-        _fulfils(labels, each) for each in selector.get("matchExpressions") or ()
-    )
-
-
-def _fulfils(labels: Json, expression: Json) -> bool:
-    key, values = expression["key"], expression.get("values") or ()
-    match expression["operator"]:
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-        case _:  # one that we do not know protects the pod
-            return True
+        fulfils(labels, each) for each in read_expressions(selector.get("matchExpressions"))
+    )  # an operator that we do not know protects the pod

@@ -7,9 +7,9 @@ from http import HTTPStatus
 
 from common.apiserver.errors import REQUEST_ERRORS, Rejected, TooManyRequests
 from placement.cluster.nodes import Problem
+from placement.cluster.nominations import Nomination
 from placement.cluster.preemption import EvictablePod
 from placement.pods import PodInfo
-from scheduler.nominations import Nomination
 from scheduler.preemptors import AGAIN_SECONDS
 from scheduler.state import State
 from scheduler.victims import VictimSearch

@@ -1,24 +1,15 @@
-"""Pods for which others are evicted: the node, the cards that are kept for them, the victims. Pure.
+"""All pods for which others are evicted, and what decides who is evicted for whom. Pure."""
 
-A nomination is a condition in the status of its pod, beside ``nominatedNodeName``, which
-kube-scheduler clears when it finds no victims itself. So every replica knows it by its watch, the
-next leader goes on with it, and no author of a pod can forge it: a new pod has no status.
-"""
-
-import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
-from contract.pod_annotations import write_choice
 from contract.quantity import parse_quantity
+from placement.cluster.nominations import CONDITION, Nomination, read_nomination
 from placement.pods import PodId
-
-CONDITION = "gpu-turnstile.io/CardsNominated"
-"""Type of the condition."""
 
 _MIRROR = "kubernetes.io/config.mirror"
 _GRACE_SECONDS = 30
@@ -152,48 +143,6 @@ def _group(metadata: Json, spec: Json, labels: Json, annotations: Json) -> str:
     return next((str(each.get("uid")) for each in owners if each.get("controller")), "")
 
 
-@dataclass(frozen=True, slots=True)
-class Nomination:
-    """Room that is made for a pod, and kept for it.
-
-    Attributes:
-        node: name of the node.
-        cards: indices of the cards that are kept, by container.
-        victims: UIDs of the pods that are evicted.
-        until: when it ends at the latest, Unix seconds.
-        all_leave: whether all victims are needed, also if the cards suffice without some: they free
-            other resources too.
-    """
-
-    node: str
-    cards: Mapping[str, tuple[int, ...]]
-    victims: tuple[str, ...]
-    until: int
-    all_leave: bool = False
-
-    def as_condition(self, now: float) -> dict[str, str]:
-        """Return the condition in the pod's status."""
-        message: dict[str, Any] = {
-            "node": self.node,
-            "cards": {name: write_choice(cards) for name, cards in self.cards.items()},
-            "victims": self.victims,
-            "until": _timestamp(self.until),
-        }
-        if self.all_leave:
-            message["all"] = True
-        return {
-            "type": CONDITION,
-            "status": "True",
-            "reason": "Preemption",
-            "message": json.dumps(message, separators=(",", ":")),
-            "lastTransitionTime": _timestamp(now),
-        }
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 ASK_AGAIN: Json = {
     "type": CONDITION,
     "status": "False",
@@ -201,27 +150,6 @@ ASK_AGAIN: Json = {
     "message": "the scheduler extender lets kube-scheduler try this pod again",
 }
 """Is written and removed: kube-scheduler tries a pod again if its status changes."""
-
-
-def read_nomination(obj: Json) -> Nomination | None:
-    """Read the condition of a pod object; ``None`` if it has none, or one that is not ours."""
-    for each in (obj.get("status") or {}).get("conditions") or ():
-        if each.get("type") == CONDITION and each.get("status") == "True":
-            try:
-                found = json.loads(each["message"])
-                return Nomination(
-                    str(found["node"]),
-                    {
-                        str(name): tuple(map(int, cards.split(",")))
-                        for name, cards in found["cards"].items()
-                    },
-                    tuple(map(str, found["victims"])),
-                    int(datetime.fromisoformat(found["until"]).timestamp()),
-                    bool(found.get("all")),
-                )
-            except (ValueError, KeyError, TypeError, AttributeError):
-                return None
-    return None
 
 
 class Nominations:

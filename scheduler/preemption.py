@@ -22,11 +22,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from common.apiserver.errors import REQUEST_ERRORS
+from placement.cluster.nominations import Nomination
 from placement.pods import PodClass, PodId, PodInfo
 from scheduler.budgets import read_budgets
 from scheduler.cluster import SchedulerApi
 from scheduler.evictor import Evictor
-from scheduler.nominations import Nomination
 from scheduler.preemptors import SETTLE_SECONDS, Preemptor, Preemptors
 from scheduler.refused import RefusedPods
 from scheduler.state import State

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from common.commandline import choice, setting, switch
+from common.commandline import WholeNumber, choice, setting, switch
 from common.serving.tls import Files
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
@@ -70,7 +70,7 @@ class Settings:
     address: str = setting(default="", help="IP of this replica, for --endpoint-slice.")
     threads: int = setting(
         default=32,
-        type=click.IntRange(2, 256),
+        type=WholeNumber("number of threads, such as 32", 2, 256),
         help="Most Bindings that wait for the API server at the same time. With twice as many in "
         "progress, filter waits up to 1 s.",
     )

@@ -9,16 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from contract.claims import named_template
 from contract.inventory import Amounts
 from contract.names import Names
-from placement.cluster.holdings import NodeSnapshot, held_by_pod, known_cards
+from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.node_allocations import ClusterAllocations, NodeAllocations
 from placement.cluster.nodes import parse_node
+from placement.cluster.nominations import kept_amounts
 from placement.held import HeldAmounts
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
@@ -160,10 +160,7 @@ class State:
             pod = self._unbound.get(other)
             if pod is None or other in allocations.pods:
                 continue  # it counts on the node itself
-            chosen = replace(pod, chosen=nomination.cards, annotated={})
-            cards = known_cards(chosen, allocations.node)
-            if cards is not None:
-                held = held.add(held_by_pod(pod.demand, cards))
+            held = held.add(kept_amounts(pod, nomination, allocations.node))
         return held, gone
 
     # --- nodes ----------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from placement.cluster.fit import fits_surely
 from placement.cluster.nodes import Node
+from placement.cluster.nominations import Nomination
 from placement.cluster.plan import plan_pod
 from placement.cluster.preemption import (
     MOST_CHECKS,
@@ -24,7 +25,7 @@ from placement.errors import NoPlacement
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
 from scheduler.budgets import DisruptionBudget
-from scheduler.nominations import Nomination, PodStanding, Requests, add_requests
+from scheduler.nominations import PodStanding, Requests, add_requests
 from scheduler.preemptors import Preemptor
 from scheduler.state import State
 

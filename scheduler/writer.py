@@ -10,9 +10,10 @@ from common.apiserver.client import Json
 from common.apiserver.errors import REQUEST_ERRORS, Rejected
 from common.apiserver.events import EventSubject, Notice
 from contract.text import format_count
+from placement.cluster.nominations import CONDITION, Nomination, read_nomination
 from placement.pods import PodId
 from scheduler.cluster import SchedulerApi
-from scheduler.nominations import ASK_AGAIN, CONDITION, Nomination, read_nomination
+from scheduler.nominations import ASK_AGAIN
 
 REASON = "GPUPreemption"
 """The Events of pods for which others are evicted."""

@@ -21,6 +21,7 @@ from tests.exported import exported
 from tests.runtime.containerd import WHICH
 from tests.runtime.test_libraries import LIBRARIES
 from view.__main__ import serve
+from view.terminal.commands import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -256,6 +257,25 @@ def test_every_variable_is_read() -> None:
     assert [
         each for each in found if each[1] not in read_variables() | LIBRARIES.keys() | {WHICH}
     ] == []
+
+
+_NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
+_NUMBERED = [
+    pytest.param(option, id=f"{name} {option.opts[0]}")
+    for program, top in {**PROGRAMS, "kubectl gpu": cli}.items()
+    for name, command in walk(top, program)
+    for option in command.params
+    if isinstance(option.type, _NUMBERS)
+]
+
+
+@pytest.mark.parametrize("option", _NUMBERED)
+@pytest.mark.parametrize("text", ["24Gi", "nan"])
+def test_a_number_that_cannot_be_read_names_its_unit_with_an_example(
+    option: click.Option, text: str
+) -> None:
+    with pytest.raises(click.BadParameter, match=f"^'{text}' is not a valid .*, such as [0-9]+"):
+        option.type.convert(text, option, None)
 
 
 @pytest.mark.parametrize("program", ["agent", "claims", "scheduler", "view", "webhook"])

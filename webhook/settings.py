@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from common.commandline import choice, setting
+from common.commandline import Seconds, WholeNumber, choice, setting
 from common.serving.tls import Files
 from common.text import cut
 from contract.names import DEFAULT_DOMAIN, Names
@@ -66,12 +66,12 @@ class Settings:
     )
     connections: int = setting(
         default=1000,
-        type=click.IntRange(1, 65536),
+        type=WholeNumber("number of connections, such as 1000", 1, 65536),
         help="Most connections at a time; one more closes the least useful one.",
     )
     largest_card: int = setting(
         default=0,
-        type=click.IntRange(0),
+        type=WholeNumber("number of memory blocks, such as 96", 0),
         help="Memory blocks of the largest card: warn of shares that request more, and lower the "
         "memory of whole cards to it. 0: unknown.",
     )
@@ -113,7 +113,7 @@ class Settings:
     )
     drain_delay: float = setting(
         default=2.0,
-        type=click.FloatRange(0, 15),
+        type=Seconds("2", 0, 15),
         help="Seconds from SIGTERM until no new connection is accepted; not ready meanwhile.",
     )
 

@@ -1,6 +1,5 @@
 """A node as its object shows it: cards, links, and why it serves no pod. Pure."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -15,7 +14,6 @@ from contract.errors import ContractError
 from contract.inventory import MOST_CARDS, Amounts, Card, Inventory, Link, decode_inventory
 from contract.names import Names
 from contract.quantity import parse_quantity
-from contract.text import fold_uuid
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, is_for_shares
 from placement.topology import Links
@@ -26,8 +24,6 @@ TEMPLATE = "cluster-autoscaler.kubernetes.io/template-node"
 They are copies of a node of their group, or made from the settings of the group, which can have
 labels and resources but no annotations.
 """
-
-_KIND = re.compile(r"NV[1-9][0-9]{0,3}|PIX|PXB|PHB|NODE|SYS", re.ASCII)
 
 
 class Problem(StrEnum):
@@ -185,13 +181,6 @@ def _with_inventory(
         found = decode_inventory(text)
     except ContractError:
         return Node(name, problem=Problem.UNREADABLE)
-    indices, uuids = (
-        {card.index for card in found.cards},
-        {fold_uuid(card.uuid) for card in found.cards},
-    )
-    distinct = len(indices) == len(uuids) == len(found.cards)
-    if not found.memory_block or not distinct or not _readable(found.links, indices):
-        return Node(name, problem=Problem.UNREADABLE)
     if not found.cards:
         return Node(name, problem=Problem.NO_CARDS)
     cordon = find_cordoned(entries, (card.uuid for card in found.cards))
@@ -206,13 +195,6 @@ def _with_inventory(
     if disconnected and not all(card.withheld for card in cards):
         problem = Problem.AGENT_DISCONNECTED
     return Node(name, cards, _card_set(cards, sizes, links), problem, cordon.unknown)
-
-
-def _readable(links: tuple[Link, ...], indices: set[int]) -> bool:
-    return all(
-        _KIND.fullmatch(link.kind) and link.cards[0] < link.cards[1] and {*link.cards} <= indices
-        for link in links
-    )
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.quantity import parse_quantity
+from contract.quantity import as_written, parse_quantity
 
 _FACTORS = {
     "": Decimal(1),
@@ -25,6 +25,9 @@ _numbers = st.one_of(
     st.builds(".{}".format, _digits),
 )
 _signs = st.sampled_from(["", "+", "-"])
+
+
+_AS_THEY_ARE = (3000, "3000", "0", "16G", "16Gi", "1500m", "3Ki", "0.5k", "1000k", "k", None)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,14 @@ def test_a_quantity_is_read_exactly(value: object, expected: int | Fraction) -> 
 )
 def test_an_invalid_quantity_is_none(value: object) -> None:
     assert parse_quantity(value) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("3k", "3000"), ("150k", "150000"), *((each, each) for each in _AS_THEY_ARE)],
+)
+def test_a_count_is_shown_as_its_author_wrote_it(value: object, expected: object) -> None:
+    assert as_written(value) == expected
 
 
 @given(_signs, _numbers, st.sampled_from(sorted(_FACTORS)))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -62,19 +63,24 @@ _allocations = st.builds(
     st.integers(0, 10**6),
     st.sampled_from(Evidence),
 )
-_nodes = st.builds(
-    lambda block, cards, links: PublishedInventory(
-        block, tuple(card for card, _ in cards), links, tuple(free for _, free in cards)
+_cards = st.lists(
+    st.tuples(
+        st.builds(Card, _text, _whole, _text, _whole, st.none() | _whole, _text),
+        st.builds(Amounts, _whole, _whole),
     ),
-    _whole,
-    st.lists(
-        st.tuples(
-            st.builds(Card, _text, _whole, _text, _whole, st.none() | _whole, _text),
-            st.builds(Amounts, _whole, _whole),
-        )
-    ),
-    st.lists(st.builds(Link, st.tuples(_whole, _whole), _text)).map(tuple),
+    unique_by=(lambda each: each[0].uuid, lambda each: each[0].index),
 )
+
+
+def _node_of(block: int, found: list[tuple[Card, Amounts]], kinds: list[str]) -> PublishedInventory:
+    indices = sorted(card.index for card, _ in found)
+    links = tuple(Link(pair, kind) for pair, kind in zip(pairwise(indices), kinds, strict=False))
+    cards, free = [*zip(*found, strict=True)] or ((), ())
+    return PublishedInventory(block, tuple(cards), links, tuple(free))
+
+
+_kinds = st.lists(st.sampled_from(["NV1", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"]))
+_nodes = st.builds(_node_of, st.integers(1, 2**60), _cards, _kinds)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +136,12 @@ _CARD_FIELDS = (
 )
 _HEALTH = "must be Unhealthy with a reason, or Healthy without one"
 _WHOLE = "must be a whole number, 0 or more"
+_BLOCK = "must be a whole number, 1 or more"
+_COUNTS = ("memory", "numa", "freeCores", "freeBlocks")
+_KINDS = "must be NV1, NV2, ... or PIX, PXB, PHB, NODE or SYS"
+_OF_NODE = (
+    "Invalid value: a list: must be the indices of two cards of the node, the smaller one first"
+)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +174,15 @@ def test_an_allocation_that_breaks_a_rule_is_refused_by_name(text: str, message:
         (_card(more=1), _CARD_FIELDS),
         (_card(uuid=1), ".cards[1].uuid: Invalid value: 1: must be text"),
         (_card(index=-1), f".cards[1].index: Invalid value: -1: {_WHOLE}"),
+        (_card(index=0), ".cards[1].index: Invalid value: 0: another card has the same"),
+        (_card(uuid="GPU-a"), '.cards[1].uuid: Invalid value: "GPU-a": another card has the same'),
+        *(
+            (_card(**{name: -1}), f".cards[1].{name}: Invalid value: -1: {_WHOLE}")
+            for name in _COUNTS
+        ),
+        (_card(model=None), ".cards[1].model: Invalid value: null: must be text"),
+        (_node(memoryBlock=-1), f".memoryBlock: Invalid value: -1: {_BLOCK}"),
+        (_node(memoryBlock=0), f".memoryBlock: Invalid value: 0: {_BLOCK}"),
         (_card(health="Healthy"), f'.cards[1].health: Invalid value: "Healthy": {_HEALTH}'),
         (_card(reason=""), f'.cards[1].health: Invalid value: "Unhealthy": {_HEALTH}'),
         (_node(cards=[{}] * 129), ".cards: must be at most 128 cards"),
@@ -169,6 +190,11 @@ def test_an_allocation_that_breaks_a_rule_is_refused_by_name(text: str, message:
         (
             _link(cards=[0, "1"]),
             ".links[0].cards: Invalid value: a list: must be the indices of two cards",
+        ),
+        *((_link(cards=pair), f".links[0].cards: {_OF_NODE}") for pair in ([1, 0], [0, 0], [0, 2])),
+        (
+            _link(kind="WIFI"),
+            f'.links[0].kind: Invalid value: "WIFI": {_KINDS}',
         ),
     ],
 )

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from contract.names import Names
+from placement.cluster.nominations import CONDITION
 from scheduler.__main__ import cli as scheduler
 from scheduler.cluster import LONGEST_BINDING
 from scheduler.extender import PATIENCE
-from scheduler.nominations import CONDITION
 from simulator.scheduler.configuration import parse_configuration
 from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import build, build_components

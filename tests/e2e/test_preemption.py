@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from scheduler.nominations import CONDITION
+from placement.cluster.nominations import CONDITION
 from tests.e2e.cluster import Json, Kubectl
 from tests.e2e.ground import Ground, phase, wait
 from tests.e2e.installation import (

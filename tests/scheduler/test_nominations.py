@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from placement.cluster.nominations import Nomination, read_nomination
 from scheduler.budgets import matches, read_budgets
-from scheduler.nominations import Nomination, Nominations, read_nomination, read_standing
+from scheduler.nominations import Nominations, read_standing
 from tests.placement.cluster.builders import Json, a_pod, make_pod
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
+from placement.cluster.nominations import Nomination
 from scheduler import preemption
-from scheduler.nominations import Nomination
 from tests.agent.builders import raising
 from tests.examples import share
 from tests.scheduler.eviction_world import (

@@ -210,6 +210,11 @@ class LiveCluster:
         with self._lock:
             return self._state.explain(namespace, name)
 
+    def is_missing(self, node: str) -> bool:
+        """Return whether a node does not exist; false if nodes cannot all be read."""
+        with self._lock:
+            return self._state.is_missing(node)
+
     def fit(self, *manifests: Mapping[str, Any]) -> tuple[FitReport, ...]:
         """Return whether and where the pods of manifests would fit, all together.
 

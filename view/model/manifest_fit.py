@@ -1,7 +1,9 @@
 """Whether and where the pods of manifests would fit. Pure; nothing is created."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from itertools import chain
 from typing import Annotated, Any, NamedTuple
@@ -31,7 +33,7 @@ from view.model.suggested_changes import (
     Suggestions,
     suggest_changes,
 )
-from view.model.words import clamp, summarize
+from view.model.words import clamp, missing_node, summarize
 
 _TEMPLATES = {"Pod": (), **{kind: each.template for kind, each in WORKLOADS.items()}}
 _MOST_COUNTED = 10_000
@@ -146,17 +148,21 @@ class _Trial(NamedTuple):
         return sum(self.placed.values())
 
 
-def fit_manifests(
+def fit_manifests(  # noqa: PLR0913 -- all it depends on
     manifests: Sequence[Mapping[str, Any]],
     nodes: Sequence[Occupancy],
     gaps: tuple[Gap, ...],
     names: Names,
     policy: Policy,
+    *,
+    now: datetime,
+    missing: AbstractSet[str] = frozenset(),
 ) -> tuple[FitReport, ...]:
     """Check manifests in order, each with the pods of those before it in place.
 
     Where some nodes serve claims and others do not, the webhook's ``--claims`` decides on which a
-    pod can run. Both are tried then, and only what is true for both is promised.
+    pod can run. Both are tried then, and only what is true for both is promised. *missing* are
+    the :func:`named_node` that do not exist.
 
     Raises:
         InvalidManifest: one is not a pod or workload, or its pods request no GPU.
@@ -168,7 +174,8 @@ def fit_manifests(
             replicas = max(sum(not each.facts.cordoned for each in nodes), 1)
             read = read._replace(replicas=replicas)  # noqa: PLW2901
         trials = [
-            _try(read, nodes, gaps, names, policy, by_claim=each) for each in _kinds(read, nodes)
+            _try(read, nodes, gaps, names, policy, now=now, by_claim=each)
+            for each in _kinds(read, nodes)
         ]
         least = min(trials, key=lambda each: each.room)
         alike = len({each.result for each in trials}) == 1
@@ -193,7 +200,7 @@ def fit_manifests(
                 nodes=tuple(sorted(node_fits, key=fits_first)),
                 changes=least.suggestions.changes,
                 no_change=least.suggestions.nothing,
-                warnings=_warnings(manifest, read.kind, names),
+                warnings=_warnings(manifest, read.kind, names, missing),
                 gaps=gaps,
                 claims=_about_claims(trials, replicas),
             )
@@ -217,6 +224,7 @@ def _try(  # noqa: PLR0913 -- all it depends on
     names: Names,
     policy: Policy,
     *,
+    now: datetime,
     by_claim: bool,
 ) -> _Trial:
     """Place the pods of a manifest on the nodes that serve claims, or on the others."""
@@ -225,12 +233,16 @@ def _try(  # noqa: PLR0913 -- all it depends on
     if by_claim:
         found = find_claim_errors(read.pod, info.demand, info.wishes, names)
         errors, pod = errors or tuple(clamp(str(each)) for each in found), as_claimed(info)
-    suitable = of_kind(nodes, by_claim=by_claim)
+    found_by = (each.as_found_by("", read.facts.priority, now.timestamp()) for each in nodes)
+    suitable = of_kind(found_by, by_claim=by_claim)
     node_fits = [] if errors else [fit_on_node(pod, each, policy) for each in suitable]
     fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
     most_each = 1 if read.kind == "DaemonSet" else replicas
     placed, after = _place(pod, suitable, fitting, replicas, most_each, policy)
     room = sum(placed.values())
+    suggested = NO_SUGGESTIONS
+    if not errors:
+        suggested = suggest_changes(pod, suitable, names, read.facts.selection, now=now)
     return _Trial(
         by_claim,
         FitResult.INVALID if errors else _result(replicas, room, gaps),
@@ -239,7 +251,7 @@ def _try(  # noqa: PLR0913 -- all it depends on
         node_fits,
         after,
         _short(pod, after, nodes) if room < replicas and not errors else "",
-        NO_SUGGESTIONS if errors else suggest_changes(pod, suitable, names),
+        suggested,
     )
 
 
@@ -301,7 +313,8 @@ def _read(manifest: Mapping[str, Any], names: Names) -> _Manifest:
         other_way = _FIT_POD if kind == "Pod" else _FIT_WORKLOAD
         raise InvalidManifest(f'{kind} "{name}" {requests_none(pod, names, other_way=other_way)}')
     errors = _errors(facts.info.errors, find_misnamed(pod, names))
-    facts = replace(facts, info=replace(facts.info, errors=errors))
+    selection = replace(facts.selection, node=named_node(manifest))
+    facts = replace(facts, info=replace(facts.info, errors=errors), selection=selection)
     replicas = counted if kind != "Pod" and type(counted) is int else 1
     written = pod if not _mapping(pod.get("metadata")).get("uid") else {**pod, "spec": spec}
     return _Manifest(kind, max(replicas, 0), facts, written)
@@ -315,8 +328,21 @@ def _errors(found: Sequence[str], misnamed: Sequence[MisnamedRequest]) -> tuple[
     return (*(clamp(str(each.error)) for each in misspelt), *rest)
 
 
-def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str, ...]:
-    """Return what to write instead of names and places that nobody reads."""
+def named_node(manifest: Mapping[str, Any]) -> str:
+    """Return the node to which its author binds the pods of a manifest; empty for none.
+
+    That of a pod that exists already was chosen by a scheduler.
+    """
+    pod = template_of(manifest, _TEMPLATES.get(str(manifest.get("kind")), ()))
+    node = _mapping(pod.get("spec")).get("nodeName")
+    is_new = not _mapping(pod.get("metadata")).get("uid")
+    return node if is_new and isinstance(node, str) else ""
+
+
+def _warnings(
+    manifest: Mapping[str, Any], kind: str, names: Names, missing: AbstractSet[str]
+) -> tuple[str, ...]:
+    """Return what to write instead of names and places that nobody reads, or that are missing."""
     steps = _TEMPLATES[kind]
     pod = template_of(manifest, steps)
     others = (each for each in find_misnamed(pod, names) if not each.error)
@@ -324,6 +350,10 @@ def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str
         *advise_names(others),
         *advise_wishes(pod, names, path="".join(f"{each}." for each in steps)),
         *advise_places(manifest, names, steps=steps),
+        *(
+            f"remove spec.nodeName: {missing_node(each)}, and no scheduler is asked"
+            for each in {named_node(manifest)} & missing
+        ),
     )
     return tuple(map(clamp, found))
 
@@ -363,7 +393,7 @@ def _place(  # noqa: PLR0913, PLR0917 -- all it depends on
         name, then = each.snapshot.node.name, each
         for _ in range(min(left, most_each) if name in fitting else 0):
             plan = plan_on(pod, then, policy)
-            if plan is None:
+            if plan is None or (then.stranded and then.refusal(pod.pod_class)):
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
             parts = [zip(part.cards, part.fresh, strict=True) for part in plan.values()]

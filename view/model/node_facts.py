@@ -13,6 +13,7 @@ from contract.other_systems import count_offered
 from contract.quantity import parse_quantity
 from contract.runtimes import runtime_of
 from placement.cluster.nodes import Node, Problem, parse_node
+from placement.cluster.selectors import Taint, read_taints
 from view.model.words import clamp
 
 GPU_LABELS = (
@@ -55,6 +56,7 @@ class NodeFacts:
         str, "its container runtime, such as ``containerd://2.3.4``; empty if unknown."
     ] = ""
     cordon_problem: Annotated[str, "what is wrong with ``gpu-cordoned``; empty if nothing is."] = ""
+    taints: Annotated[tuple[Taint, ...], "that keep pods away, without those of conditions."] = ()
 
     @property
     def serves_claims(self) -> bool:
@@ -66,7 +68,7 @@ class NodeFacts:
         """Why it serves no GPU pod at all; empty if it does."""
         if self.serves_claims and self.node.problem is Problem.AGENT_DISCONNECTED:
             return NO_COUNTS
-        return self.node.problem.value
+        return ": ".join(filter(None, (self.node.problem.value, self.unreadable)))
 
 
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
@@ -94,6 +96,7 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
         _not_ready(obj),
         runtime_of(obj),
         describe_unknown(unknown, names) if (unknown := node.unknown_cordons) else "",
+        read_taints(obj.get("spec") or {}),
     )
 
 
@@ -102,7 +105,7 @@ def _inventory_error(inventory: Any) -> str:
         decode_inventory(inventory)
     except ContractError as error:
         return clamp(str(error))
-    return Problem.UNREADABLE.value
+    return ""
 
 
 def _is_for_gpus(obj: Mapping[str, Any], names: Names) -> bool:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from typing import Annotated
 
 from contract.demand import CORES_PER_CARD, ContainerKind
@@ -12,12 +12,23 @@ from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import NodeSnapshot, PodCards, held_by_container, known_cards
 from placement.cluster.node_allocations import NodeAllocations
 from placement.cluster.nodes import Node, Problem
+from placement.cluster.nominations import Nomination, kept_amounts
 from placement.held import HeldAmounts, HeldByPosition, add_up
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.node_facts import NodeFacts
+from view.model.words import name_some
 
 CORDONED = "the node is cordoned"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCards:
+    """Cards of a node that are kept for a pod, for which others are evicted."""
+
+    pod: Annotated[PodInfo, "the pod, which is not bound yet."]
+    priority: Annotated[int, "its priority; pods of a higher one may take the cards."]
+    nomination: Annotated[Nomination, "the cards, and the pods that are evicted."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,16 @@ class Occupancy:
         tuple[Amounts, ...],
         "for each card, what the agent reports as held by pods that may not be read.",
     ]
+    leaving: Annotated[
+        Mapping[str, str], "when pods that are being deleted are to have ended, by UID."
+    ] = field(default_factory=dict)
+    kept: Annotated[
+        tuple[KeptCards, ...], "cards that are kept for pods, and not counted as held."
+    ] = ()
+    kept_for: Annotated[str, "pods of which kept cards are counted as held; empty for none."] = ""
+    without_kept: Annotated[
+        "Occupancy | None", "the node as it is without what is kept for other pods, if it differs."
+    ] = None
 
     @cached_property
     def used(self) -> HeldAmounts:
@@ -89,14 +110,84 @@ class Occupancy:
             return Unschedulable(CORDONED, unresolvable=True)
         result = check(shape, self.snapshot)
         if not isinstance(result, Unschedulable):
-            return None
-        is_of_node = result.reason == self.facts.node.problem.value
-        return result._replace(reason=self.facts.problem) if is_of_node else result
+            return self._refusal_by_counts(shape)
+        if result.reason == self.facts.node.problem.value:
+            return result._replace(reason=self.facts.problem)
+        if self.without_kept is not None and self.without_kept.refusal(shape) is None:
+            return result._replace(reason=f"{result.reason}: cards are kept for {self.kept_for}")
+        return result
 
     def without(self, uids: AbstractSet[str]) -> "Occupancy":
         """Return the node as if the pods with these UIDs held nothing."""
         held = {uid: each for uid, each in self.held.items() if uid not in uids}
         return self if len(held) == len(self.held) else replace(self, held=held)
+
+    @cached_property
+    def stranded(self) -> Mapping[str, str]:
+        """What is wrong with the cards of pods that hold some which the node does not count.
+
+        By UID: ``missing``, ``unhealthy`` or ``cordoned``. kube-scheduler counts per node (K24):
+        such pods take from the amounts of the cards that are left.
+        """
+        cards, found = self.facts.node.cards, dict[str, str]()
+        for uid, each in self.held.items():
+            held = [cards[at] for own in each.cards.values() for at in own.positions]
+            if any(own.lost for own in each.cards.values()):
+                found[uid] = "missing"
+            elif any(card.unhealthy for card in held):
+                found[uid] = "unhealthy"
+            elif any(card.cordoned for card in held):
+                found[uid] = "cordoned"
+        return found
+
+    def _refusal_by_counts(self, shape: PodClass) -> Unschedulable | None:
+        """Return why too little is free in all for kube-scheduler, if stranded pods are why."""
+        if not self.stranded or self.facts.serves_claims:
+            return None
+        total = Amounts(*(all_ for all_, _ in self.snapshot.totals))
+        counted = {uid: each.pod.pod_class.peak for uid, each in self.held.items()}
+        left_over = [amounts for uid, amounts in counted.items() if uid in self.stranded]
+        others = [amounts for uid, amounts in counted.items() if uid not in self.stranded]
+        needed = reduce(Amounts.plus, (*others, *self.unseen), shape.peak)
+        if not total.covers(needed) or total.covers(reduce(Amounts.plus, left_over, needed)):
+            return None
+        pods = [
+            f"pod {self.held[uid].pod}, whose card is {why}" for uid, why in self.stranded.items()
+        ]
+        what = ": delete it" if [*self.stranded.values()] == ["missing"] else ""
+        reason = f"kube-scheduler still counts {name_some(pods)}{what}"
+        return Unschedulable(reason, unresolvable=False)
+
+    def as_found_by(self, uid: str, priority: int | None, now: float) -> "Occupancy":
+        """Return the node as one pod finds it: without what is kept for others, as the extender.
+
+        What is kept is in part still held by pods that are being evicted. So a card has free what
+        is free now and also once they are gone. Its priority may be unknown: then all is kept. If
+        cards are kept for the pod itself, its victims are leaving.
+        """
+        own = [each for each in self.kept if each.pod.id.uid == uid]
+        leaving = {victim: "" for each in own for victim in each.nomination.victims}
+        found = replace(self, leaving={**leaving, **self.leaving}) if own else self
+        others = tuple(
+            each
+            for each in self.kept
+            if each not in own
+            and each.nomination.until > now
+            and (priority is None or each.priority >= priority)
+        )
+        if not others:
+            return found
+        victims = {uid for each in others for uid in each.nomination.victims}
+        base = found.without(victims)
+        freed = self.used.subtract(dict(enumerate(base.used.held)))
+        wanted = HeldAmounts.none_held(self.facts.node.sizes)
+        for each in others:
+            wanted = wanted.add(kept_amounts(each.pod, each.nomination, self.facts.node))
+        pairs = enumerate(zip(freed.held, wanted.held, strict=True))
+        more = {at: Amounts(*map(max, *pair)) for at, pair in pairs}
+        rest = tuple(each for each in self.kept if each not in others)
+        names = name_some([str(each.pod) for each in others])
+        return replace(base.reserve(more), kept=rest, kept_for=names, without_kept=found)
 
     def with_usable(self, position: int) -> "Occupancy":
         """Return the node as if a card were healthy and not cordoned."""
@@ -113,7 +204,9 @@ class Occupancy:
 
     def reserve(self, more: HeldByPosition) -> "Occupancy":
         """Return the node as if pods that do not exist yet held *more* on its cards."""
-        return replace(self, unseen=HeldAmounts(self.facts.node.sizes, self.unseen).add(more).held)
+        held = HeldAmounts(self.facts.node.sizes, self.unseen).add(more).held
+        other = self.without_kept.reserve(more) if self.without_kept else None
+        return replace(self, unseen=held, without_kept=other)
 
 
 def occupancy_of(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 from contract.names import Names
@@ -23,10 +24,17 @@ from view.model.reports import (
     PodReport,
     Stage,
 )
-from view.model.suggested_changes import NO_SUGGESTIONS, SuggestedChange, suggest_changes
+from view.model.suggested_changes import (
+    NO_SUGGESTIONS,
+    SuggestedChange,
+    excluded_by,
+    suggest_changes,
+)
 from view.model.words import (
     ESTIMATES,
+    checked,
     evidence_text,
+    missing_node,
     name_cards,
     name_lost_cards,
     name_some,
@@ -87,6 +95,9 @@ class PodExplanation:
     deleted: Annotated[
         str, "when the pod was deleted; all else is its last known state. Empty while it exists."
     ] = ""
+    checked: Annotated[
+        str, "what was checked of the nodes, and what was not; empty if no card was looked for."
+    ] = ""
 
 
 def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyword
@@ -97,6 +108,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     gaps: Sequence[Gap],
     names: Names,
     policy: Policy,
+    now: datetime,
     node: NodeReport | None,
     template: TemplateFacts | None = None,
     again: str = "",
@@ -118,15 +130,28 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     ]
     node_fits.sort(key=fits_first)
     suitable = of_kind(nodes, by_claim=by_claim)
-    suggested = suggest_changes(pod, suitable, names) if searching else NO_SUGGESTIONS
+    suggested = (
+        suggest_changes(pod, suitable, names, facts.selection, now=now)
+        if searching
+        else NO_SUGGESTIONS
+    )
+    allowed = {each.facts.node.name for each in nodes if not excluded_by(facts.selection, each)}
+    is_new = stage is Stage.REFUSED  # its node is chosen again
     prefix = f"was deleted at {deleted}; before that it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
     holds = node is not None and not ended and stage is not Stage.REFUSED
     problem = node.problem if node and holds else ""
     return PodExplanation(
         pod=report,
-        summary=prefix + _summary(report, node_fits, suggested.changes, again, problem),
-        steps=tuple(_steps(facts, report, template)),
+        summary=prefix
+        + _summary(
+            report,
+            [each for each in node_fits if each.node in allowed or not is_new],
+            suggested.changes,
+            again,
+            problem,
+        ),
+        steps=tuple(_steps(facts, report, template, node)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
         warnings=facts.warnings,
@@ -137,6 +162,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
         gaps=tuple(gaps),
         node_problem=problem,
         deleted=deleted,
+        checked=checked(slices=by_claim) if searching and node_fits else "",
     )
 
 
@@ -183,7 +209,7 @@ def _summary(
 
 
 def _steps(
-    facts: PodFacts, report: PodReport, template: TemplateFacts | None
+    facts: PodFacts, report: PodReport, template: TemplateFacts | None, node: NodeReport | None
 ) -> Iterator[ProgressStep]:
     yield ProgressStep("created", report.created, "created", _DONE)
     admitted = time_of(facts.info.rank.admitted)
@@ -191,7 +217,7 @@ def _steps(
     yield ProgressStep("admitted", admitted, text, _DONE if admitted else _WRONG)
     if report.claim_template:
         yield _claimed(report, template)
-    yield _bound(facts, report)
+    yield _bound(facts, report, node)
     if report.stage is Stage.PENDING:
         return
     yield _allocated(report)
@@ -212,7 +238,7 @@ def _claimed(report: PodReport, template: TemplateFacts | None) -> ProgressStep:
     return ProgressStep("claimed", "", text, _WRONG if waits else _MISSING)
 
 
-def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
+def _bound(facts: PodFacts, report: PodReport, node: NodeReport | None) -> ProgressStep:
     if not report.node:
         reason, message = scheduler_message(facts, report.events)
         text = join_parts(report.scheduler, reason, f'"{message}"' if message else "")
@@ -222,6 +248,8 @@ def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
             text += " (a node may be counted under several reasons)"
         return ProgressStep("bound", "", text, _MISSING)
     at = time_of(facts.info.rank.bound)
+    if report.node_missing:
+        return ProgressStep("bound", at, f"to {report.node}: {missing_node(report.node)}", _WRONG)
     if not at:
         text = (
             f"to {report.node}, without a stamp: its manifest names the node (spec.nodeName), or "
@@ -229,7 +257,14 @@ def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
         )
         return ProgressStep("bound", "", text, _WRONG)
     text = f"to {report.node} by {report.scheduler}"
-    chosen = [f"{name}: {name_cards(indices)}" for name, indices in facts.info.chosen.items()]
+    there = {card.index for card in node.cards} if node else set()
+    chosen = [
+        f"{name}: "
+        + name_cards(
+            [f"{each}{' (missing)' * (there != set() and each not in there)}" for each in cards]
+        )
+        for name, cards in facts.info.chosen.items()
+    ]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
     return ProgressStep("bound", at, text, _DONE)
@@ -276,6 +311,8 @@ def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
     if facts.ended:
         return _starts_of_ended(report.statuses)
     started = min((each.started for each in report.statuses if each.started), default="")
+    if report.node_missing and started:
+        return ProgressStep("started", started, "its node does not exist any more", _WRONG)
     why = why_stopped(report, report.events)
     wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(why)
     if report.claim and not is_recorded(report):

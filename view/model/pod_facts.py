@@ -10,9 +10,12 @@ from contract.claims import CLAIM, named_template
 from contract.demand import ContainerDemand
 from contract.errors import InvalidRecord, InvalidStamp
 from contract.names import Names
+from contract.quantity import as_written
 from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp
 from contract.text import read_json
+from placement.cluster.nominations import Nomination, read_nomination
+from placement.cluster.selectors import ANY_NODE, NodeSelection, read_selection
 from placement.first_fit import lasting_demand
 from placement.pods import PodInfo, read_gpu_pod
 from view.model.node_facts import find_condition
@@ -49,6 +52,15 @@ class PodFacts:
     warnings: Annotated[
         tuple[str, ...], "what to write instead of annotations and labels that nobody reads."
     ]
+
+    selection: Annotated[NodeSelection, "which nodes its own spec allows."] = ANY_NODE
+    priority: Annotated[
+        int | None, "its priority; ``None`` if only the name of its class is known."
+    ] = 0
+    nomination: Annotated[
+        Nomination | None, "for which others are evicted by the extender, and what is kept for it."
+    ] = None
+    ends_at: Annotated[str, "when it is to have ended; empty if nobody has deleted it."] = ""
 
     @property
     def ended(self) -> bool:
@@ -93,7 +105,22 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         info = replace(info, demand=lasting_demand(info.demand))
     warnings = tuple(map(clamp, advise_wishes(obj, names)))
     nominated = clamp(status.get("nominatedNodeName"))
-    return PodFacts(info, report, owner_uid, _unscheduled(status), nominated, warnings)
+    priority, ends_at = spec.get("priority"), metadata.get("deletionTimestamp") or ""
+    if type(priority) is not int:
+        priority = None if spec.get("priorityClassName") else 0
+    waits = not (info.node or info.terminal or ends_at)
+    return PodFacts(
+        info,
+        report,
+        owner_uid,
+        _unscheduled(status),
+        nominated,
+        warnings,
+        selection=read_selection(spec),
+        priority=priority,
+        nomination=read_nomination(obj) if waits else None,
+        ends_at=str(ends_at),
+    )
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:
@@ -169,7 +196,7 @@ def _original(annotations: Mapping[str, Any], names: Names) -> str:
         for field in ("resources", "annotations")
     )
     parts = [
-        f"{container}: {', '.join(f'{name} {count}' for name, count in counts.items())}"
+        f"{container}: {', '.join(f'{name} {as_written(count)}' for name, count in counts.items())}"
         for container, counts in resources.items()
         if isinstance(counts, Mapping)
     ]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, NamedTuple
 
 from view.model.pod_facts import PodFacts
-from view.model.reports import PodReport, Stage
+from view.model.reports import DeniedReport, PodReport, Stage
 from view.model.words import duration
 
 _NOT_ADMITTED = (Stage.PENDING, Stage.STARTING, Stage.REFUSED)
@@ -76,6 +76,43 @@ def group_pods(pods: Sequence[PodReport]) -> list[PodGroup]:
         why = "" if again else pod.why.replace(pod.name, "")
         groups.setdefault((pod.namespace, pod.owner, requests, why), []).append(pod)
     return [PodGroup(tuple(each)) for each in groups.values()]
+
+
+_URGENT = (
+    *(Stage.PENDING, Stage.REFUSED, Stage.FAILING, Stage.STARTING),
+    *(Stage.FAILED, Stage.RUNNING, Stage.SUCCEEDED),
+)
+"""Stages, those that need an explanation most first."""
+
+
+def is_of(pod: PodReport | DeniedReport, kind: str, name: str) -> bool:
+    """Return whether a pod, or a denied workload, belongs to the workload of this kind and name.
+
+    A Deployment's pods have the names of its ReplicaSets, and a CronJob's Jobs end in a number.
+    """
+    if isinstance(pod, DeniedReport):
+        return is_of_owner(f"{pod.kind}/{pod.name}", kind, name)
+    if kind == "ReplicaSet" and pod.owner.startswith("Deployment/"):
+        return pod.name.rpartition("-")[0] == name
+    return is_of_owner(pod.owner, kind, name)
+
+
+def is_of_owner(owner: str, kind: str, name: str) -> bool:
+    """Return whether the controller of pods, such as ``Job/train``, is or belongs to a workload."""
+    if owner == f"{kind}/{name}":
+        return True
+    of, _, own = owner.partition("/")
+    base, _, last = own.rpartition("-")
+    made = {"CronJob": "Job", "Deployment": "ReplicaSet"}
+    return made.get(kind) == of and base == name and (kind != "CronJob" or last.isdecimal())
+
+
+def most_urgent(pods: Sequence[PodReport]) -> PodReport:
+    """Return the pod that needs an explanation most: the oldest one in the worst stage."""
+    return min(
+        pods,
+        key=lambda each: (each.replaced, _URGENT.index(each.stage), each.created, each.name),
+    )
 
 
 class OwnedPods:

@@ -13,7 +13,7 @@ from view.model.occupancy import PodHolding
 from view.model.pod_facts import WITHOUT_PLUGIN, PodFacts
 from view.model.pod_reasons import why_stopped
 from view.model.reports import ContainerReport, EventReport, Part, PodReport, Stage
-from view.model.words import ESTIMATES, UNRECORDED, clamp, name_lost_cards
+from view.model.words import ESTIMATES, UNRECORDED, clamp, missing_node, name_lost_cards
 
 
 def report_pod(
@@ -42,6 +42,16 @@ def report_pod(
             stopped += f". {STILL_KNOWN}" * any(each in report.message for each in WITHOUT_PLUGIN)
         why = "; ".join(filter(None, (*cards, stopped)))
     return replace(report, why=why)
+
+
+def without_node(report: PodReport) -> PodReport:
+    """Return the report on a pod that has not ended, and whose node does not exist."""
+    containers = tuple(
+        replace(each, parts=tuple(replace(part, lost=True) for part in each.parts))
+        for each in report.containers
+    )
+    why = missing_node(report.node) + ": delete the pod" * (not report.deleting)
+    return replace(report, containers=containers, stage=Stage.FAILING, why=why, node_missing=True)
 
 
 def _why_cards(container: ContainerReport, facts: PodFacts, node: NodeFacts | None) -> str:

@@ -23,7 +23,8 @@ class Stage(StrEnum):
     """Bound to a node, not running yet."""
     RUNNING = "running"
     FAILING = "failing"
-    """Bound; a container cannot start, or has failed and is not running again."""
+    """Bound; a container cannot start, or has failed and is not running again; or its node does not
+    exist."""
     REFUSED = "refused"
     """Failed: agent or kubelet turned it down when it came to the node."""
     SUCCEEDED = "succeeded"
@@ -125,7 +126,9 @@ class Part:
     model: Annotated[str, "product name; empty if unknown."]
     cores: Annotated[int, "hundredths of it."]
     blocks: Annotated[int, "memory blocks of it."]
-    lost: Annotated[bool, "whether the card is missing on the node."] = False
+    lost: Annotated[bool, "whether the card is missing on the node, or the node is missing."] = (
+        False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +242,9 @@ class PodReport:
         "gets them by a device plugin.",
     ] = ""
     claim: Annotated[str, "name of that ResourceClaim; empty while it is not made."] = ""
+    node_missing: Annotated[
+        bool, "whether it has not ended, and the node to which it is bound does not exist."
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

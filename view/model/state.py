@@ -12,16 +12,16 @@ from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.claims import TemplateFacts
 from view.model.event_facts import EventFacts
-from view.model.manifest_fit import FitReport, fit_manifests
+from view.model.manifest_fit import FitReport, fit_manifests, named_node
 from view.model.node_facts import NodeFacts, read_node
 from view.model.node_fits import PodClassFit, find_fitting_nodes
 from view.model.node_report import POOL_LABELS, report_node
-from view.model.occupancy import Occupancy, occupancy_of
+from view.model.occupancy import KeptCards, Occupancy, occupancy_of
 from view.model.pod_explanation import PodExplanation, explain_pod
 from view.model.pod_facts import PodFacts, read_pod_facts
 from view.model.pod_groups import OwnedPods, repeated
 from view.model.pod_reasons import why_pending
-from view.model.pod_report import report_pod
+from view.model.pod_report import report_pod, without_node
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
@@ -110,6 +110,7 @@ class ClusterState:
         self._pods: dict[str, PodFacts] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._bound: dict[str, dict[str, PodInfo]] = defaultdict(dict)  # by node
+        self._kept: dict[str, dict[str, KeptCards]] = defaultdict(dict)  # by node
         self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: time of creation
         self._siblings = OwnedPods()
         self._events = EventFacts(names)
@@ -118,7 +119,7 @@ class ClusterState:
         self._templates: dict[str, TemplateFacts] = {}  # that a pod waits for, by UID of the pod
         # Results computed from these.
         self._computed: dict[str, _ComputedNode] = {}
-        self._class_fits: dict[tuple[PodClass, bool], PodClassFit] = {}
+        self._class_fits: dict[tuple[PodClass, bool, str, int | None], PodClassFit] = {}
         self._pod_reports: dict[str, PodReport] = {}
 
     # --- input ------------------------------------------------------------------------
@@ -152,12 +153,13 @@ class ClusterState:
         self._siblings.put(facts)
         if before is None and facts.owner_uid:
             self._owned[facts.owner_uid][uid] = facts.report.created
-        if before is None or before.info != facts.info:
+        if before is None or (before.info, before.ends_at) != (facts.info, facts.ends_at):
             if before is not None:
                 self._unbind(before.info)
             if facts.info.node:
                 self._bound[facts.info.node][uid] = facts.info
                 self._invalidate(facts.info.node)
+        self._keep_cards(before, facts)
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod."""
@@ -174,6 +176,7 @@ class ClusterState:
         self._siblings.drop(facts)
         self._pod_reports.pop(uid, None)
         self._unbind(facts.info)
+        self._keep_cards(facts, None)
 
     def put_event(self, obj: Mapping[str, Any]) -> None:
         """Add an Event; it may come before its pod."""
@@ -203,6 +206,16 @@ class ClusterState:
             for each in (self._computed, self._class_fits, self._pod_reports):
                 each.clear()
 
+    def _keep_cards(self, before: PodFacts | None, facts: PodFacts | None) -> None:
+        """Keep the cards of a pod's nomination, and no longer those of the one before."""
+        if before is not None and before.nomination is not None:
+            self._invalidate(before.nomination.node)
+            _drop(self._kept, before.nomination.node, before.info.id.uid)
+        if facts is not None and facts.nomination is not None:
+            kept = KeptCards(facts.info, facts.priority or 0, facts.nomination)
+            self._kept[facts.nomination.node][facts.info.id.uid] = kept
+            self._invalidate(facts.nomination.node)
+
     def _unbind(self, pod: PodInfo) -> None:
         """Stop counting a pod on its node."""
         if pod.node:
@@ -226,7 +239,9 @@ class ClusterState:
         """Return a report on the cluster, with the pods in these stages."""
         wanted = frozenset(stages)
         pods = [
-            self._report_pod(facts) for facts in self._pods.values() if facts.report.stage in wanted
+            self._report_pod(facts)
+            for facts in self._pods.values()
+            if (Stage.FAILING if self._is_lost(facts) else facts.report.stage) in wanted
         ]
         denied = (each for _, each in self.denied_workloads())
         return ClusterReport(
@@ -257,15 +272,25 @@ class ClusterState:
         return explain_pod(
             facts,
             report,
-            [each.occupancy for each in self._compute_nodes()],
+            self._found_by(report.uid, facts.priority),
             gaps=self._gaps,
             names=self._names,
             policy=self._policy,
+            now=self._now(),
             node=node,
             template=template,
             again=repeated(self._siblings.refused_like(report)),
             deleted=deleted,
         )
+
+    def is_missing(self, node: str) -> bool:
+        """Return whether a node does not exist; false if nodes cannot all be read."""
+        return node not in self._nodes and all(gap.what != "nodes" for gap in self._gaps)
+
+    def _is_lost(self, facts: PodFacts) -> bool:
+        """Return whether a pod that has not ended is bound to a node that does not exist."""
+        node = facts.info.node
+        return bool(node) and not facts.ended and self.is_missing(node)
 
     def awaited_template(self, namespace: str, name: str) -> str:
         """Return the template of the claim that a pod waits for; empty if it waits for none."""
@@ -279,8 +304,17 @@ class ClusterState:
         Raises:
             InvalidManifest: one is not a pod or workload, or its pods request no GPU.
         """
-        nodes = [each.occupancy for each in self._compute_nodes()]
-        return fit_manifests(manifests, nodes, self._gaps, self._names, self._policy)
+        named = {node for each in manifests if (node := named_node(each))}
+        missing = {each for each in named if self.is_missing(each)}
+        return fit_manifests(
+            manifests,
+            [each.occupancy for each in self._compute_nodes()],
+            self._gaps,
+            self._names,
+            self._policy,
+            now=self._now(),
+            missing=missing,
+        )
 
     def denied_workloads(self) -> list[tuple[str, DeniedReport]]:
         """Return the UIDs of workloads whose pods are denied, each with its report.
@@ -316,9 +350,13 @@ class ClusterState:
         found = self._computed.get(name)
         if found is None:
             partial = any(gap.what == "pods" for gap in self._gaps)
+            on_node = self._bound.get(name, {})
+            leaving = {uid: at for uid in on_node if (at := self._pods[uid].ends_at)}
             occupancy = occupancy_of(
-                self._nodes[name], self._pods_on(name), self._policy, partial=partial
+                self._nodes[name], on_node.values(), self._policy, partial=partial
             )
+            kept = tuple(self._kept.get(name, {}).values())
+            occupancy = replace(occupancy, leaving=leaving, kept=kept)
             found = _ComputedNode(occupancy, report_node(occupancy, self._pool_labels))
             self._computed[name] = found
         return found
@@ -329,6 +367,8 @@ class ClusterState:
         pending = facts.report.stage is Stage.PENDING
         if found is None:
             events = self._events.of(uid)
+            if facts.nominated and self.is_missing(facts.nominated):
+                facts = replace(facts, nominated="")
             found = report_pod(
                 facts,
                 node=node,
@@ -336,6 +376,7 @@ class ClusterState:
                 why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
                 events=events,
             )
+            found = without_node(found) if self._is_lost(facts) else found
         # Of a kept report this alone may have changed: it depends on other pods of its owner.
         if found.replaced != (replaced := self._siblings.is_replaced(facts.report)):
             found = replace(found, replaced=replaced)
@@ -346,8 +387,17 @@ class ClusterState:
     def _class_fit_of(self, facts: PodFacts) -> PodClassFit:
         by_claim = bool(facts.report.claim_template)
         shape = (as_claimed(facts.info) if by_claim else facts.info).pod_class
-        if (shape, by_claim) not in self._class_fits:
-            nodes = [each.occupancy for each in self._compute_nodes()]
-            fit = find_fitting_nodes(shape, nodes, self._gaps, by_claim=by_claim)
-            self._class_fits[shape, by_claim] = fit
-        return self._class_fits[shape, by_claim]
+        # Where cards are kept for pods, each finds the nodes by its priority and its own cards.
+        uid = facts.info.id.uid if facts.nomination is not None else ""
+        priority = facts.priority if self._kept else 0
+        key = shape, by_claim, uid, priority
+        if key not in self._class_fits:
+            nodes = self._found_by(uid, priority)
+            self._class_fits[key] = find_fitting_nodes(shape, nodes, self._gaps, by_claim=by_claim)
+        return self._class_fits[key]
+
+    def _found_by(self, uid: str, priority: int | None) -> list[Occupancy]:
+        """Return all nodes as one pod finds them."""
+        now = self._now().timestamp()
+        nodes = (each.occupancy for each in self._compute_nodes())
+        return [each.as_found_by(uid, priority, now) if each.kept else each for each in nodes]

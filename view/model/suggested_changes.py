@@ -7,7 +7,9 @@ come first, those that give up least before others; then those of nodes, cards a
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, NamedTuple
 
@@ -22,10 +24,11 @@ from contract.wishes import NO_WISHES
 from placement.capacity import may_get_instances
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
+from placement.cluster.selectors import ANY_NODE, NodeSelection
 from placement.pods import PodClass, PodInfo
 from view.model.node_facts import NO_COUNTS
 from view.model.occupancy import CORDONED, Occupancy, PodHolding
-from view.model.words import clamp, name_cards, name_some
+from view.model.words import clamp, name_cards, name_some, summarize
 
 _MIB = 2**20
 _COST_OF_A_WISH = 0.3
@@ -51,8 +54,8 @@ class SuggestedChange:
 
     kind: Annotated[
         str,
-        "``reduce-request``, ``remove-wish``, ``delete-pods``, ``repair-card``, "
-        "``uncordon-card`` or ``enable-node``.",
+        "``reduce-request``, ``remove-wish``, ``delete-pods``, ``wait-for-pods``, "
+        "``repair-card``, ``uncordon-card`` or ``enable-node``.",
     ]
     text: Annotated[str, "what to do, in one line."]
     by: Annotated[str, "``author`` if the manifest of the pod is changed, else ``admin``."]
@@ -78,9 +81,23 @@ class Suggestions(NamedTuple):
 NO_SUGGESTIONS = Suggestions()
 
 
-def suggest_changes(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Suggestions:
-    """Find single changes for a pod that fits on no node."""
-    shape = pod.pod_class
+def suggest_changes(
+    pod: PodInfo,
+    nodes: Sequence[Occupancy],
+    names: Names,
+    selection: NodeSelection = ANY_NODE,
+    *,
+    now: datetime,
+) -> Suggestions:
+    """Find single changes for a pod that fits on no node that its *selection* allows.
+
+    If the end of pods that are being deleted is enough, nobody else is to be deleted.
+    """
+    shape, excluded = pod.pod_class, [excluded_by(selection, each) for each in nodes]
+    if nodes and all(excluded) and not pod.errors and all(each.refusal(shape) for each in nodes):
+        text = "No change would make it fit: its own spec excludes all nodes with cards"
+        return Suggestions(nothing=f"{text}, by {summarize(excluded)}.")
+    nodes = [each for each, why in zip(nodes, excluded, strict=True) if not why]
     if not nodes or pod.errors or any(each.refusal(shape) is None for each in nodes):
         return NO_SUGGESTIONS
     if not shape.problem:
@@ -89,12 +106,20 @@ def suggest_changes(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> S
             (*search.reduce_requests(), *search.remove_wishes()), key=lambda each: each[0]
         )
         author = [change for _, change in ranked]
-        deletions = find_deletions(shape, search.usable)
-        changes = (*author, *search.enable_nodes(), *search.repair_card(), *deletions)
+        waits, late = find_leaving(shape, search.usable, now)
+        deletions = () if waits else find_deletions(shape, search.usable)
+        admin = (*search.enable_nodes(), *search.repair_card(), *late, *deletions)
+        changes = (*waits, *author, *admin)
         if changes:
             return Suggestions(changes)
     text = "No single change that gpu-turnstile can suggest would make it fit"
     return Suggestions(nothing=f"{': '.join(filter(None, (text, _exceeds(pod, nodes))))}.")
+
+
+def excluded_by(selection: NodeSelection, occupancy: Occupancy) -> str:
+    """Return by what the spec of a pod excludes a node, in words; empty if it does not."""
+    facts = occupancy.facts
+    return clamp(selection.excludes(facts.node.name, facts.labels, facts.taints))
 
 
 def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
@@ -139,7 +164,9 @@ class _ChangeSearch:
         self._nodes = nodes
         self._names = names
         self.usable = [
-            each for each in nodes if not each.snapshot.node.problem and not each.facts.cordoned
+            each
+            for each in nodes
+            if not (each.snapshot.node.problem or each.facts.cordoned or each.facts.not_ready)
         ]
 
     def _nodes_for(self, pod: PodInfo) -> Iterator[str]:
@@ -352,6 +379,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
     return bisect_left(range(1, most + 1), x=True, key=lambda count: not fits(count))
 
 
+_OVERDUE = timedelta(seconds=30)
 _MOST_NODES = 3
 _MOST_PODS = 4
 
@@ -369,9 +397,38 @@ def _cost(found: _PodsToDelete) -> tuple[int, int, str]:
     return len(found.pods), sum(map(_size, found.pods)), found.occupancy.snapshot.node.name
 
 
+def find_leaving(
+    shape: PodClass, nodes: Sequence[Occupancy], now: datetime
+) -> tuple[tuple[SuggestedChange, ...], tuple[SuggestedChange, ...]]:
+    """Return what to wait for, and what is late: pods whose end is enough, and that are deleted.
+
+    One of them is late if it should have ended half a minute ago: its node may be unavailable.
+    """
+    found = [
+        each
+        for node in nodes
+        if node.leaving and (each := _pods_to_delete(shape, node, {*node.leaving}))
+    ]
+    waits, late = [], []
+    for each in sorted(found, key=_cost):
+        ends = [each.occupancy.leaving[held.pod.id.uid] for held in each.pods]
+        pods = " and ".join(f"pod {held.pod}" for held in each.pods)
+        node, are = each.occupancy.snapshot.node.name, "is" if len(each.pods) == 1 else "are"
+        if all(now - datetime.fromisoformat(end) < _OVERDUE for end in ends if end):
+            text = f"wait for the end of {pods} on {node}, which {are} being deleted"
+            waits.append(SuggestedChange("wait-for-pods", text, "admin", (node,)))
+        else:
+            text = f"find out why {pods} on {node} {are} not deleted yet: to end at {max(ends)}"
+            needs = "access to the node"
+            late.append(SuggestedChange("wait-for-pods", text, "admin", (node,), needs=needs))
+    return tuple(waits[:1]), tuple(late[:1])
+
+
 def find_deletions(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[SuggestedChange, ...]:
     """Return pods to delete, the fewest and smallest first, one set per node."""
-    found = sorted((each for node in nodes if (each := _pods_to_delete(shape, node))), key=_cost)
+    # Pods that are deleted already leave anyway.
+    rest = [node.without(node.leaving.keys()) for node in nodes]
+    found = sorted((each for node in rest if (each := _pods_to_delete(shape, node))), key=_cost)
     smallest = [each for each in found if len(each.pods) == len(found[0].pods)]
     shown = smallest[:_MOST_NODES]
     if not shown:
@@ -396,9 +453,15 @@ def find_deletions(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Suggest
     )
 
 
-def _pods_to_delete(shape: PodClass, occupancy: Occupancy) -> _PodsToDelete | None:
-    """Return the smallest set of pods to delete on a node; ``None`` if no small set is enough."""
-    by_size = sorted(occupancy.held.values(), key=lambda each: (_size(each), str(each.pod)))
+def _pods_to_delete(
+    shape: PodClass, occupancy: Occupancy, among: AbstractSet[str] | None = None
+) -> _PodsToDelete | None:
+    """Return the smallest set of pods to delete on a node; ``None`` if no small set is enough.
+
+    They are *among* these UIDs, if any are given.
+    """
+    pods = (each for uid, each in occupancy.held.items() if among is None or uid in among)
+    by_size = sorted(pods, key=lambda each: (_size(each), str(each.pod)))
     if not by_size or not _fits_without(shape, occupancy, by_size):
         return None
     alone = [each for each in by_size if _fits_without(shape, occupancy, [each])]
@@ -424,6 +487,9 @@ def _describe(held: PodHolding, occupancy: Occupancy) -> str:
     cards = occupancy.snapshot.node.cards
     on = sorted({cards[position].index for position in held.taken})
     cores, blocks = map(sum, zip(NOTHING, *held.taken.values(), strict=True))
-    where = f"{name_cards(on)} of {occupancy.snapshot.node.name}"
+    where, does = f"{name_cards(on)} of {occupancy.snapshot.node.name}", "frees"
+    if not on:  # its cards are missing, but it counts on its node
+        where, does = f"a missing card of {occupancy.snapshot.node.name}", "counts as"
+        cores, blocks = held.pod.pod_class.peak
     freed = f"{format_count(cores, 'core')}, {format_count(blocks, 'block')}"
-    return f"pod {held.pod} on {where} (frees {freed})"
+    return f"pod {held.pod} on {where} ({does} {freed})"

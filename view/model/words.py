@@ -89,6 +89,19 @@ def _gap(gap: Gap) -> str:
     return f"Unknown{scope}: {unknown}. Missing permission: {gap.verb} {gap.what}{reason}"
 
 
+def checked(*, slices: bool) -> str:
+    """Return what is checked of a node for a pod, and what is not.
+
+    On nodes with ResourceSlices (*slices*) that is less: kube-scheduler itself chooses cards.
+    """
+    return (
+        "Checked: cards, and whether a node is cordoned. Not checked: taints, node selectors, "
+        "affinity, CPU, memory, volumes and quotas"
+        + "; whether kube-scheduler sees the cards (kubectl gpu doctor)" * slices
+        + "."
+    )
+
+
 def summarize(reasons: Iterable[str]) -> str:
     """List each reason once with its number of nodes, the most frequent first."""
     counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
@@ -113,6 +126,11 @@ def of_each(split: int) -> str:
 def name_cards(indices: Sequence[object]) -> str:
     """Format one or several cards: ``card 0``, ``cards 0, 1``."""
     return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
+
+
+def missing_node(name: str) -> str:
+    """Return that a node does not exist."""
+    return f"node {name} does not exist"
 
 
 def name_lost_cards(uuids: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from common.apiserver.errors import REQUEST_ERRORS
+from common.commandline import Seconds
 from view.cluster.agents import AGENT_NAMESPACE, read_usages
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import collect_facts
@@ -40,6 +41,7 @@ from view.terminal.nodes import STAGES_WITH_REASON, show_nodes
 from view.terminal.options import KINDS, CommandGroup, flag, options, split, split_short_options
 from view.terminal.pods import show_pods
 from view.terminal.top import show_history, show_usage
+from view.terminal.workloads import find_pod, is_pod, workload_kind
 
 _MOST_AGENTS = 20
 """Agents from which ``pods`` reads usage by default; ``top`` reads all."""
@@ -200,21 +202,32 @@ def _measured(
 def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
     """Explain why a pod is pending, or its cards.
 
-    POD is a name, pod/NAME or NAMESPACE/NAME.
+    POD is a name, pod/NAME or NAMESPACE/NAME; or a workload, such as deploy/NAME or job/NAME: then
+    that of its pods which needs it most.
 
     For a pending or refused pod: the reason, what each card lacks, and the smallest change after
     which it would fit. For a running pod: its cards, and who shares them. For all pods: progress
     since the creation, and the state of the containers.
     """
-    if len(pod) > 2 or (len(pod) == 2 and KINDS.get(pod[0], pod[0]) != "pods"):
+    (given, name), word = split(pod[-1]), pod[0].partition("/")[0] if "/" in pod[0] else ""
+    word = pod[0] if len(pod) == 2 else word
+    if KINDS.get(word, word) == "nodes":
+        raise CommandError(f"error: pods are explained; for a node: kubectl gpu nodes {name}", 2)
+    kind = workload_kind(word)
+    if len(pod) > 2 or (len(pod) == 2 and KINDS.get(word, word) != "pods" and not kind):
         raise CommandError("error: one pod at a time: kubectl gpu explain NAMESPACE/POD", 2)
-    given, name = split(pod[-1])
     with as_command_errors():
         namespace = given or context.namespace
+    if kind and given == word:  # unless a namespace has this name, and the pod
+        kind = "" if is_pod(context, given, name) else kind
+        namespace = context.namespace if kind else given
+    if kind:
+        name = find_pod(context, kind, namespace, name)
     cluster = context.load((*ALL, events_of(namespace, name)))
     if cluster.explain(namespace, name) is None:
         elsewhere = [each for each in cluster.report().pods if each.name == name]
-        hint = f"there is one in namespace {elsewhere[0].namespace}" if elsewhere else ""
+        hint = f"in namespace {namespace}" if given else ""
+        hint = f"there is one in namespace {elsewhere[0].namespace}" if elsewhere else hint
         found = read_object(cluster, PODS, namespace, name, hint)
         if cluster.explain(namespace, name) is None:
             raise CommandError(f'error: pod "{name}" {requests_none(found, context.names)}')
@@ -308,7 +321,7 @@ _add_cordoning("uncordon", "Mark cards of a node as schedulable again.")
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(1),
+    type=Seconds("5", 1),
     default=5.0,
     show_default=True,
     help="Seconds between two measurements, with --watch.",
@@ -340,6 +353,9 @@ def top(
         raise CommandError(f"error: --prometheus: {error}", 2) from error
     names = tuple(split(name)[1] for name in names)
     cluster = context.load((NODES,), chosen="nodes")
+    for name in names:
+        if cluster.is_missing(name):
+            raise not_found("nodes", name)
     on = f" on {' or '.join(names)}" if names else ""
     searched = f"no agent pod runs{on} in namespace {agent_namespace}"
     searched += " (--agent-namespace sets another)"

@@ -10,7 +10,7 @@ from view.model.pod_explanation import PodExplanation
 from view.model.pod_reasons import format_exit_code
 from view.model.reports import ContainerStatus, PodReport, Stage
 from view.model.suggested_changes import SuggestedChange, how_to_make
-from view.model.words import age, name_cards, name_some
+from view.model.words import age, checked, name_cards, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -82,6 +82,7 @@ def show_explanation(explanation: PodExplanation, now: datetime, *, wide: bool =
     if explanation.nodes and not explanation.cards:
         page += [line(""), line(_heading(explanation), BOLD)]
         page += show_node_fits(explanation.nodes, most=None if wide else _MOST_NODES)
+        page += [line(explanation.checked)] if explanation.checked else []
     return [*page, *_events(explanation, wide=wide)]
 
 
@@ -237,13 +238,7 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page += [line(report.no_change)] if report.no_change else []
         page += show_node_fits(report.nodes, most=None if wide else _MOST_FITTING)
     if reports:
-        text = (
-            "Checked: cards, and whether a node is cordoned. Not checked: taints, node "
-            "selectors, affinity, CPU, memory, volumes and quotas"
-        )
-        slices = any(each.claims for each in reports)
-        text += "; whether kube-scheduler sees the cards (kubectl gpu doctor)" * slices
-        page.append(line(f"{text}."))
+        page.append(line(checked(slices=any(each.claims for each in reports))))
     return page
 
 

@@ -54,7 +54,7 @@ def show_pods(
         * wide,
         (Column("CONTAINER", drop=4), lambda row: _name(row[1])),
         (Column("REQUESTS", drop=1), lambda row: request_of(row[1])),
-        (Column("NODE"), once(lambda pod: pod.node)),
+        (Column("NODE"), once(lambda pod: pod.node + " (missing)" * pod.node_missing)),
         (Column("CARDS"), lambda row: cards_of(row[1])),
         *((Column("USED"), lambda row: _usage_of(row, uses or {})),) * shown,
         (Column("EVIDENCE", drop=3), lambda row: evidence_of(row[1])),

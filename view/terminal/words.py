@@ -60,9 +60,8 @@ def cards_of(container: ContainerReport) -> str:
 
 
 def _card_of(part: Part) -> str:
-    if part.lost:
-        return f"{part.uuid} (missing)"
-    return part.uuid if part.index is None else str(part.index)
+    card = part.uuid if part.lost or part.index is None else str(part.index)
+    return f"{card or part.index} (missing)" if part.lost else card
 
 
 def ranges(numbers: Sequence[int]) -> str:

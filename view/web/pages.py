@@ -62,6 +62,10 @@ class NodesPage:
         self.previous = max(chosen.start - PAGE, 0) if chosen.start else None
         self.following = end if end < self.total.nodes else None
 
+    def is_missing(self, node: str) -> bool:
+        """Return whether no node with GPUs has this name."""
+        return all(each.name != node for each in self.edition.report.nodes)
+
 
 def _kept(nodes: Iterable[NodeReport], chosen: Filter) -> list[CardsOfNode]:
     kept = ((node, chosen.cards(node)) for node in nodes if chosen.keeps(node))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from common.commandline import choice, setting
+from common.commandline import WholeNumber, choice, setting
 from common.errors import SettingsError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
@@ -39,7 +39,7 @@ class Settings:
 
     port: int = setting(
         default=8480,
-        type=click.IntRange(1, 65535),
+        type=WholeNumber("port, such as 8480", 1, 65535),
         help="Port to listen on; HTTP without TLS.",
     )
     host: str = setting(
@@ -102,6 +102,6 @@ class Settings:
     )
     streams: int = setting(
         default=64,
-        type=click.IntRange(1, 1000),
+        type=WholeNumber("number of browsers, such as 64", 1, 1000),
         help="Browsers that receive updates at the same time; further ones poll.",
     )

@@ -69,10 +69,7 @@ def _cards(**changes: object) -> str:
         (None, Problem.NO_INVENTORY),
         ("{}", Problem.UNREADABLE),
         (7, Problem.UNREADABLE),
-        (_changed(links=[{"cards": [0, 1], "kind": "WIFI"}]), Problem.UNREADABLE),
-        (_changed(links=[{"cards": [1, 0], "kind": "PIX"}]), Problem.UNREADABLE),
-        (_cards(index=0), Problem.UNREADABLE),
-        (_cards(uuid="GPU-n1-0"), Problem.UNREADABLE),
+        (_changed(memoryBlock=0), Problem.UNREADABLE),
         (_changed(cards=[]), Problem.NO_CARDS),
     ],
 )

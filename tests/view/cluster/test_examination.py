@@ -247,8 +247,7 @@ def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
     facts = read(api)
     cards = {"GPU-n1-0": Amounts(100, 4)}
     assert facts.slices == [NodeSlice("n1", 3, 1, cards)]
-    older = response is DENIED_TO_U and group is not MISSING  # NVIDIA's driver may use those
-    assert facts.other_devices == (UnreadSource(str(response)) if older else {})
+    assert facts.other_devices == {}
     assert facts.device_class is True
     api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
     (found,) = run(api, "resource-slices")

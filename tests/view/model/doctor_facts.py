@@ -154,6 +154,7 @@ HEALTHY = Facts(
     daemonsets=BOTH,
     enforcement="hami-core",
     allocations=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
+    bound={"default/share": "n1"},
     refused=[],
     unreached=[],
     waiting={},

@@ -140,6 +140,9 @@ PROBLEMS: dict[str, Changes] = {
     "cards error: gpu-cards: not JSON: Expecting value: line 1 column 1 (char 0)": {
         "nodes": [node(inventory="no")]
     },
+    "cards error: gpu-cards.memoryBlock: Invalid value: 0: must be a whole number, 1 or more": {
+        "nodes": [node(inventory='{"memoryBlock":0,"cards":[],"links":[]}')]
+    },
     "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, unhealthy=[1])]},
     "allocatable error: the agent has not written its inventory of cards": {
         "nodes": [node(inventory=None)]
@@ -176,6 +179,15 @@ PROBLEMS: dict[str, Changes] = {
     "cannot compute on it: delete the pod": allocations(
         "GPU-8", "GPU-9", "GPU-n1-0", pod="late", cores=300, running=False
     ),
+    "allocations warning: node ghost does not exist, and still has 2 GPU pods: delete default/new, "
+    "default/share": {
+        "allocations": [
+            ReportedAllocation("default", "share", "main", "ghost", frozenset({"GPU-9"}), 50),
+            UnrecordedContainer("default/new", "main", "ghost", NOW - MINUTE),
+        ],
+        "bound": {"default/share": "ghost", "default/new": "ghost", "default/here": "n1"},
+        "agents": {"n1": agent(), "ghost": UnreadSource("no route")},
+    },
     "allocations error: pod default/share: container main holds other devices in the kubelet "
     "than in its annotation gpu-allocation": allocations("GPU-n1-1"),
     "allocations error: running without a recorded card: default/dark/main": {
@@ -190,6 +202,13 @@ PROBLEMS: dict[str, Changes] = {
 @pytest.mark.parametrize(("expected", "changed"), PROBLEMS.items(), ids=range(len(PROBLEMS)))
 def test_each_problem_is_the_only_finding(expected: str, changed: Changes) -> None:
     assert problems(**changed) == [expected]
+
+
+def test_the_doctor_of_a_node_that_does_not_exist_says_so() -> None:
+    (found,) = (each for each in findings("", "ghost") if each.level is Level.ERROR)
+    assert (found.check, found.text) == ("nodes", "node ghost does not exist")
+    unread = findings("", "ghost", nodes=UnreadSource("you may not"))
+    assert "does not exist" not in str(unread)
 
 
 def test_a_missing_agent_is_not_reported_as_ok_too() -> None:
@@ -237,7 +256,8 @@ def test_a_node_status_may_be_old_while_agent_or_proxy_are_new(
 
 
 def test_the_enforcement_of_an_agent_without_a_response_is_unknown() -> None:
-    found = findings("enforcement", agents={"n1": agent(), "n2": UnreadSource("no route")})
+    agents = {"n1": agent(), "n2": UnreadSource("no route")}
+    found = findings("enforcement", agents=agents, nodes=[node(), node("n2")])
     assert [(each.level, each.nodes) for each in found] == [(Level.UNKNOWN, ("n2",))]
 
 

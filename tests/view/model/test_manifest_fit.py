@@ -2,17 +2,20 @@
 
 import re
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement.cluster.nominations import Nomination
 from tests.agent.builders import patient
-from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, bare_node, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
 from view.model.manifest_fit import FitReport, InvalidManifest
+from view.model.reports import Gap
 
 HALVES = {NAMES.gpu_cards_of("c0"): "2"}
 LIMITS = {"limits": {NAMES.core: "40", NAMES.memory: "4"}}
@@ -36,6 +39,21 @@ def test_a_manifest_gets_whether_where_and_how_often_it_fits(
     (found,) = state.fit(manifest)
     assert (found.fits, found.replicas, found.room) == (room == replicas, replicas, room)
     assert found.nodes[0].placement == (("main", (0,)),)
+
+
+def test_a_manifest_that_names_a_node_that_does_not_exist_gets_a_warning() -> None:
+    nodes, manifest = [make_node("n1", 1)], {"kind": "Deployment", "spec": {"template": TEMPLATE}}
+    (found,) = state_of(nodes).fit(manifest)
+    text = "remove spec.nodeName: node n9 does not exist, and no scheduler is asked"
+    assert found.warnings == (text,)
+    unread = Gap("nodes", "", "nodes is forbidden", some=True)
+    existing = {"kind": "Pod", **TEMPLATE, "metadata": {"uid": "u"}}
+    for state, each in (
+        (state_of([*nodes, bare_node("n9")]), manifest),
+        (state_of(nodes, [], unread), manifest),
+        (state_of(nodes), existing),
+    ):
+        assert state.fit(each)[0].warnings == ()
 
 
 def test_a_daemonset_has_one_pod_on_each_node() -> None:
@@ -237,6 +255,101 @@ def test_an_admin_sees_the_changes_that_free_capacity(
     assert texts(fit([node], held, limits), "admin") == [expected]
 
 
+def _affinity(*terms: Json) -> Json:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def _labels(operator: str, *values: str, key: str = "kubernetes.io/arch") -> Json:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": [*values]}]}
+
+
+def _tolerates(**fields: str) -> Json:
+    return {"tolerations": [fields]}
+
+
+_NAMED = [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]
+_AFFINITY = "required node affinity"
+TEAM = {"key": "team", "value": "a", "effect": "NoExecute"}
+_TAINT = "no toleration of the taint team=a:NoExecute"
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+PREFERS = {"key": "x", "effect": "PreferNoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "taints", "why"),
+    [
+        ({"os": {"name": "windows"}}, (), "spec.os windows"),
+        ({"os": {"name": "linux"}}, (), ""),
+        ({"nodeSelector": {"kubernetes.io/arch": "arm64"}}, (), "kubernetes.io/arch=arm64"),
+        ({"nodeSelector": {"kubernetes.io/arch": "amd64"}}, (), ""),
+        ({"nodeSelector": {"zone": "b"}}, (), "nodeSelector zone=b"),
+        (_affinity(_labels("In", "arm64")), (), _AFFINITY),
+        (_affinity(_labels("In", "arm64"), _labels("In", "amd64")), (), ""),
+        (_affinity(_labels("NotIn", "amd64")), (), _AFFINITY),
+        (_affinity(_labels("NotIn", "x", key="zone")), (), ""),
+        (_affinity(_labels("Exists", key="zone")), (), _AFFINITY),
+        (_affinity(_labels("DoesNotExist", key="zone")), (), ""),
+        (_affinity(_labels("Gt", "8", key="cards")), (), _AFFINITY),
+        (_affinity(_labels("Lt", "8", key="cards")), (), ""),
+        (_affinity(_labels("Lt", "x", key="cards")), (), _AFFINITY),
+        (_affinity(_labels("Later", "x")), (), ""),  # of a newer API server
+        (_affinity({"matchFields": _NAMED}), (), _AFFINITY),
+        (_affinity({}), (), _AFFINITY),
+        (_affinity(), (), _AFFINITY),
+        ({"nodeName": "n9"}, (), "spec.nodeName n9"),
+        ({"nodeName": "n1"}, (), ""),
+        ({}, (TEAM,), _TAINT),
+        ({}, (PREFERS, CORDON), ""),
+        (_tolerates(operator="Exists"), (TEAM,), ""),
+        (_tolerates(key="team", operator="Equal", value="a"), (TEAM,), ""),
+        (_tolerates(key="team", value="b"), (TEAM,), _TAINT),
+        (_tolerates(key="team", operator="Exists", effect="NoSchedule"), (TEAM,), _TAINT),
+        (_tolerates(key="other", operator="Exists"), (TEAM,), _TAINT),
+    ],
+)
+def test_no_change_is_suggested_for_a_node_that_the_pods_own_spec_excludes(
+    spec: Json, taints: tuple[Json, ...], why: str
+) -> None:
+    node = make_node("n1", 1)
+    node["metadata"]["labels"] = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    node["metadata"]["labels"]["cards"] = "4"
+    node["spec"] = {"taints": [*taints]}
+    pod = scenes.waiting("new", (200, 8))
+    manifest = {**pod, "metadata": {"name": "new"}, "spec": {**pod["spec"], **spec}}
+    (found,) = state_of([node]).fit(manifest)
+    answers = [(found.changes, found.no_change)]
+    if "nodeName" not in spec:
+        explained = explanation_of(state_of([node], [{**pod, "spec": manifest["spec"]}]), "new")
+        answers.append((explained.changes, explained.no_change))
+        assert explained.checked.startswith("Checked: cards, and whether a node is cordoned. Not")
+    for changes, nothing in answers:
+        assert bool(changes) == (not why)
+        text = "No change would make it fit: its own spec excludes all nodes with cards, by "
+        assert nothing.startswith(text) == bool(why)
+        assert nothing.endswith(f"{why} (1 node)." if why else "")
+
+
+def test_changes_are_suggested_only_for_nodes_that_are_allowed_and_ready() -> None:
+    other, down = make_node("n2", 2), make_node("n3", 2)
+    other["metadata"]["labels"] = {"kubernetes.io/arch": "arm64"}
+    down["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "reason": "Silent"}]
+    pod = make_pod("new", (300, 8))
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/arch": "arm64"}
+    (found,) = state_of([make_node("n1", 2), other, down]).fit(pod)
+    assert {each.nodes for each in found.changes} == {("n2",)}
+    del pod["spec"]["nodeSelector"]
+    (found,) = state_of([make_node("n1", 2), other, down]).fit(pod)
+    assert {each.nodes for each in found.changes} == {("n1", "n2")}
+
+
+def test_a_refused_pod_would_not_fit_on_a_node_that_its_own_spec_excludes() -> None:
+    pod = scenes.refused("a", (30, 4), "n1", "full")
+    pod["spec"]["nodeSelector"] = {"zone": "b"}
+    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
+    assert found.summary == "was refused on n1: full"
+
+
 HALVES, THIRDS = ({NAMES.gpu_cards_of("c0"): each} for each in ("2", "3"))
 ONE_HALF = "request 50 cores instead of 100, 4 memory blocks instead of 8 and 1 card instead of 2"
 MORE_CARDS = ["request 80 cores instead of 90", "request 3 cards instead of 2"]
@@ -293,6 +406,102 @@ def test_a_truncated_list_names_the_missing_permission(blocks: int, besides: str
     ends = [each for each in fit(nodes, held, (50, blocks)).changes if each.kind == "delete-pods"]
     assert [each.besides for each in ends] == ["", "", besides]
     assert {each.needs for each in ends} == {"permission to delete pods in default"}
+
+
+def ending(pod: Json, seconds: int = 30) -> Json:
+    """The pod, to end in some seconds: somebody has deleted it."""
+    at = scenes.NOW + timedelta(seconds=seconds)
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": f"{at:%Y-%m-%dT%H:%M:%SZ}"}}
+
+
+LEAVES = "wait for the end of pod default/a on n1, which is being deleted"
+LATE = "find out why pod default/a on n1 is not deleted yet: to end at 2025-11-22T08:59:29Z"
+DELETE = "delete pod default/b on card 1 of n1 (frees 50 cores, 4 blocks)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "expected"),
+    [
+        (30, (60, 4), [LEAVES]),
+        (-29, (60, 4), [LEAVES]),
+        (-31, (60, 4), [LATE, DELETE]),
+        # Its end alone is not enough: another pod is to be deleted, but not itself.
+        (30, (200, 8), [DELETE]),
+    ],
+)
+def test_a_pod_waits_for_one_that_leaves_instead_of_another_ones_deletion(
+    seconds: int, limit: tuple[int, int], expected: list[str]
+) -> None:
+    held = [ending(on(0, (90, 4), "a"), seconds), on(1, (50, 4), "b")]
+    found = fit([make_node("n1", 2)], held, limit)
+    assert texts(found, "admin") == expected
+    assert found.changes[0].text == (LEAVES if LEAVES in expected else found.changes[0].text)
+    state = state_of([make_node("n1", 2)], [*held, scenes.waiting("new", limit)])
+    explained = explanation_of(state, "new")
+    assert explained.changes == found.changes
+    if LEAVES in expected:
+        assert explained.summary.endswith(f". Smallest change: {LEAVES} (fits on n1)")
+    # It is deleted while it is known.
+    held[0]["metadata"].pop("deletionTimestamp")
+    state.put_pod(held[0])
+    before = explanation_of(state, "new").changes
+    assert not any("being deleted" in each.text for each in before)
+    state.put_pod(ending(held[0], seconds))
+    assert explanation_of(state, "new").changes == found.changes
+
+
+def nominated(pod: Json, priority: int, *victims: str, card: int = 0) -> Json:
+    """The pending pod, for which others are evicted on n1 and one card is kept."""
+    until = int(scenes.NOW.timestamp()) + 60
+    condition = Nomination("n1", {"c0": (card,)}, victims, until).as_condition(0)
+    status = {**pod["status"], "nominatedNodeName": "n1", "conditions": [condition]}
+    return {**pod, "spec": {**pod["spec"], "priority": priority}, "status": status}
+
+
+KEPT = "no card has 60 cores and 4 blocks free: cards are kept for default/urgent"
+
+
+@pytest.mark.parametrize(
+    ("priority", "why"),
+    [
+        ({}, KEPT),
+        ({"priority": 10}, KEPT),
+        ({"priority": 11}, ""),
+        ({"priorityClassName": "unknown"}, KEPT),
+    ],
+)
+def test_cards_that_are_kept_for_a_preemptor_are_not_free_for_others(
+    priority: Json, why: str
+) -> None:
+    """Its victim has gone, or holds less than is kept."""
+    urgent = nominated(scenes.waiting("urgent", (80, 4)), 10, "u-victim")
+    for held in ([], [on(0, (30, 4), "victim")]):
+        new = scenes.waiting("new", (60, 4))
+        new["spec"] |= priority
+        state = state_of([make_node("n1", 1)], [*held, urgent])
+        (found,) = state.fit(new)
+        assert (found.fits, found.nodes[0].reason) == (not why, why)
+        assert not any(each.kind == "delete-pods" for each in found.changes)
+        state.put_pod(new)
+        assert [each.reason for each in explanation_of(state, "new").nodes] == [why]
+        shown = next(each for each in state.report().pods if each.name == "new")
+        assert ("cards are kept" in shown.why) == bool(why)
+        own = explanation_of(state, "urgent")
+        assert [each.fits for each in own.nodes] == [not held]
+        assert [each.kind for each in own.changes[:1]] == ["wait-for-pods"] * bool(held)
+        state.put_pod({**urgent, "status": {"phase": "Pending"}})  # withdrawn
+        assert state.fit(new)[0].fits
+
+
+def test_what_is_kept_counts_once_for_several_manifests_and_only_until_its_end() -> None:
+    urgent = nominated(scenes.waiting("urgent", (40, 4)), 10, "u-gone")
+    state = state_of([make_node("n1", 1)], [urgent])
+    pods = [make_pod(name, (30, 4)) for name in ("a", "b", "c")]
+    assert [each.fits for each in state.fit(*pods)] == [True, True, False]
+    text = urgent["status"]["conditions"][0]
+    text["message"] = text["message"].replace("2025-11-22T09:01:00Z", "2025-11-22T08:59:00Z")
+    state.put_pod(urgent)
+    assert [each.fits for each in state.fit(*pods)] == [True, True, True]
 
 
 def test_all_reasons_against_a_node_are_one_change() -> None:

@@ -12,6 +12,7 @@ from view.model.reports import Part, Stage
 # --- a recorded card that the node lacks ------------------------------------------------
 
 ONE, TWO, MISSING = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
+LOST_TWO = "delete pod default/lost on card 1 of n1 (frees 50 cores, 8 blocks)"
 
 
 def lost(name: str = "lost", cards: tuple[str, ...] = (MISSING,), cores: int = 50) -> Json:
@@ -50,13 +51,56 @@ def test_one_of_two_cards_may_be_lost() -> None:
 
 def test_another_pod_fits_beside_it_and_its_deletion_is_not_suggested() -> None:
     node = make_node("n1", 1)
-    state = state_of([node], [lost(), make_pod("new", (60, 4))])
+    state = state_of([node], [lost(), make_pod("new", (50, 4))])
     assert [each.fits for each in explanation_of(state, "new").nodes] == [True]
-    state = state_of([node], [lost(), lost("held", (ONE,), 60), make_pod("new", (60, 4))])
+    state = state_of([node], [lost(), lost("held", (ONE,), 60), make_pod("new", (50, 4))])
     changes = explanation_of(state, "new").changes
     assert [each.text for each in changes if each.kind == "delete-pods"] == [
         "delete pod default/held on card 0 of n1 (frees 60 cores, 8 blocks)"
     ]
+
+
+STILL = "kube-scheduler still counts pod default/lost, whose card is"
+OF_MISSING = "delete pod default/lost on a missing card of n1 (counts as 50 cores, 8 blocks)"
+SHORT = "0/1 nodes are available: 1 Insufficient tencent.com/vcuda-core."
+TOO_MUCH = make_node("n1", 2, unhealthy=[1]), make_node("n1", 2, cordoned=[1])
+
+
+@pytest.mark.parametrize(
+    ("node", "held", "why", "ways"),
+    [
+        (make_node("n1", 1), lost(), "missing: delete it", [OF_MISSING]),
+        (TOO_MUCH[0], lost(cards=(TWO,)), "unhealthy", ["repair card 1 of n1: Xid 79", LOST_TWO]),
+        (TOO_MUCH[1], lost(cards=(TWO,)), "cordoned", ["uncordon card 1 of n1", LOST_TWO]),
+    ],
+    ids=["missing", "unhealthy", "cordoned"],
+)
+def test_a_pod_that_only_kube_scheduler_still_counts_is_named_with_what_to_do(
+    node: Json, held: Json, why: str, ways: list[str]
+) -> None:
+    """kube-scheduler counts all pods of a node, but only the cards that are offered (K24)."""
+    new = scenes.waiting("new", (60, 4), message=SHORT)
+    state = state_of([node], [held, new])
+    found = explanation_of(state, "new")
+    assert found.summary.startswith(f"is pending: {STILL} {why} (1 node). Smallest change: ")
+    assert [each.text for each in found.changes if each.by == "admin"] == ways
+    assert pod_in(state.report(), "new").why == f"{STILL} {why} (1 node)"
+    (fits,) = state.fit(make_pod("other", (60, 4)))
+    assert (fits.fits, fits.nodes[0].reason) == (False, f"{STILL} {why}")
+    # It fits if it requests less, or once that pod is gone; and two do not fit where one does.
+    assert [each.fits for each in state.fit(*(make_pod(each, (25, 4)) for each in "abc"))] == [
+        *(True, True, False)
+    ]
+    several = {"kind": "Deployment", "spec": {"replicas": 3, "template": make_pod("a", (25, 4))}}
+    assert state.fit(several)[0].room == 2
+    state.drop_pod(held["metadata"]["uid"])
+    assert explanation_of(state, "new").summary.startswith("is pending: it fits on the cards of n1")
+
+
+def test_a_pod_of_a_lost_card_is_not_blamed_for_what_others_hold() -> None:
+    held = [lost(cores=10), lost("on", (ONE,), 50), make_pod("new", (60, 4))]
+    why = pod_in(state_of([make_node("n1", 1)], held).report(), "new").why
+    assert why == "no card has 60 cores and 4 blocks free (1 node)"
 
 
 def test_a_chosen_card_that_the_node_lacks_is_not_shown_as_chosen() -> None:

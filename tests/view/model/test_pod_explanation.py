@@ -95,7 +95,9 @@ def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
     assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
 
 
-TWO = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1k"}
+TWO = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}
+"""As the API server writes 3000."""
+
 HAMI = {
     "dialect": "hami",
     "resources": {"c0": TWO, "side": {"nvidia.com/gpu": "1"}},
@@ -103,9 +105,18 @@ HAMI = {
     "schedulerName": "hami-scheduler",
 }
 HAMI_TEXT = (
-    "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 1k; side: nvidia.com/gpu 1; "
+    "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 3000; side: nvidia.com/gpu 1; "
     "nvidia.com/use-gputype=A100,T4; schedulerName=hami-scheduler"
 )
+
+
+AMOUNTS = [
+    ("hami", "nvidia.com/gpumem"),
+    ("volcano", "volcano.sh/vgpu-memory"),
+    ("vgpu-manager", "nvidia.com/vgpu-memory"),
+    ("gpushare", "aliyun.com/gpu-mem"),
+    ("elastic-gpu", "elasticgpu.io/gpu-memory"),
+]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +125,10 @@ HAMI_TEXT = (
         (HAMI, HAMI_TEXT),
         ({"dialect": "kai", "annotations": {"gpu-memory": "9"}}, "kai: gpu-memory=9"),
         ({"dialect": 1, "resources": [], "annotations": {"a": {}}}, "1: a={}"),
+        *(
+            ({"dialect": dialect, "resources": {"c": {name: "12k"}}}, f"{dialect}: c: {name} 12000")
+            for dialect, name in AMOUNTS
+        ),
         ({"resources": {"c0": 7}}, ""),
         ("{", ""),
     ],

@@ -113,11 +113,52 @@ def test_cards_of_a_pod_are_named_also_where_its_node_may_not_be_read() -> None:
         make_pod("b", (30, 4), node="n1", annotations=hint("1")),
         make_pod("c", (30, 4), node="n1"),
     ]
-    by_record, by_choice, unknown = state_of([], pods).report().pods
+    unread = Gap("nodes", "", "nodes is forbidden")
+    by_record, by_choice, unknown = state_of([], pods, unread).report().pods
     assert by_record.containers[0].parts[0].uuid == "GPU-n1-0"
     assert by_record.containers[0].parts[0].index is None
     assert (by_choice.containers[0].parts[0].index, by_choice.containers[0].source) == (1, "chosen")
     assert unknown.containers[0].source is None
+
+
+GONE = "node ghost does not exist: delete the pod"
+ON_GHOST = [
+    scenes.running("runs", (30, 4), "ghost", 0),
+    make_pod("named", (30, 4), node="ghost"),
+    make_pod("chosen", (30, 4), node="ghost", annotations={**scenes.stamps("ghost"), **hint("1")}),
+]
+
+
+@pytest.mark.parametrize("pod", ON_GHOST, ids=["runs", "named", "chosen"])
+def test_a_pod_on_a_node_that_does_not_exist_fails_for_that_reason(pod: Json) -> None:
+    state, name = state_of([make_node("n1", 1)], [pod]), pod["metadata"]["name"]
+    (report,) = state.report([Stage.FAILING]).pods
+    assert (report.why, report.node_missing) == (GONE, True)
+    assert all(part.lost for each in report.containers for part in each.parts)
+    found = explanation_of(state, name)
+    assert found.summary == f"is bound to ghost and fails: {GONE}"
+    bound = next(each for each in found.steps if each.name == "bound")
+    assert (bound.text, bound.state) == ("to ghost: node ghost does not exist", "wrong")
+    assert found.steps[-1].state != "done"
+    assert (found.nodes, found.cards, found.changes) == ((), (), ())
+    # What cannot be read is unknown, and what has ended needs no node.
+    state.set_gaps([Gap("nodes", "", "no", some=True)])
+    assert "exist" not in str(explanation_of(state, name))
+    ended = state_of([], [{**pod, "status": {"phase": "Failed"}}]).report().pods[0]
+    assert (ended.stage, ended.node_missing) == (Stage.FAILED, False)
+    # Its node is deleted, and comes back.
+    later = state_of([make_node("ghost", 2)], [pod])
+    before = later.report().pods
+    later.drop_node("ghost")
+    assert later.report().pods[0].why == GONE
+    later.put_node(make_node("ghost", 2))
+    assert later.report().pods == before
+
+
+def test_a_pod_is_not_said_to_evict_others_on_a_node_that_does_not_exist() -> None:
+    pod = _status(make_pod("b", (60, 4)), nominatedNodeName="ghost")
+    state = state_of([make_node("n1", 1)], [scenes.running("a", (80, 4), "n1", 0), pod])
+    assert pod_in(state.report(), "b").why == "no card has 60 cores and 4 blocks free (1 node)"
 
 
 def test_amounts_held_by_hidden_pods_are_reported_by_the_agent() -> None:

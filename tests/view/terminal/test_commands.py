@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,7 +18,7 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_pod
 from tests.view.cluster.test_prometheus import prometheus
 from tests.view.conftest import ManualTime, requests_since
-from tests.view.scenes import SHAPE, claimed
+from tests.view.scenes import SHAPE, claimed, owned
 from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
@@ -75,6 +76,8 @@ ELSEWHERE = f'{MISSING}: pods "train" not found: there is one in namespace defau
         ("explain plain", 1, f'error: pod "plain" {NO_GPU}\n'),
         ("explain hami", 1, HAMI),
         ("nodes nowhere", 1, f'{MISSING}: nodes "nowhere" not found\n'),
+        ("top nowhere", 1, f'{MISSING}: nodes "nowhere" not found\n'),
+        ("cordon nowhere 0", 1, f'{MISSING}: nodes "nowhere" not found\n'),
         ("nodes n5", 1, 'error: node "n5" has no GPUs\n'),
         ("--context other pods", 1, None),
         ("--kubeconfig /no/such pods", 1, "error: stat /no/such: no such file or directory\n"),
@@ -279,6 +282,71 @@ def test_explain_reads_the_template_that_a_pod_waits_for(server: ApiServer, gpu:
     assert item["summary"].startswith(text)
     with ApiClient(server.url) as admin:
         admin.delete("/api/v1/namespaces/default/pods/claimant", grace_period_seconds=0)
+
+
+@pytest.fixture
+def workloads(server: ApiServer) -> Iterator[None]:
+    """Pods of a Deployment, one bound; of a CronJob's Job; one in a namespace of a kind's name."""
+    pods = [
+        owned(
+            make_pod("web-7f-a", (30, 4), node="n1", uid=""), "ReplicaSet", "web-7f", revision="7f"
+        ),
+        owned(make_pod("web-7f-b", (30, 4), uid=""), "ReplicaSet", "web-7f", revision="7f"),
+        owned(make_pod("night-28-x", (30, 4), uid=""), "Job", "night-28"),
+        make_pod("web", (30, 4), uid="", namespace="job"),
+    ]
+    server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "job"}})
+    for each in pods:
+        server.apply(each)
+    yield
+    with ApiClient(server.url) as admin:
+        for each in pods:
+            of = each["metadata"]
+            path = f"/api/v1/namespaces/{of['namespace']}/pods/{of['name']}"
+            admin.delete(path, grace_period_seconds=0)
+
+
+_BOTH = "Found 2 pods, using pod/web-7f-b\n"
+_NONE = "has no pod that requests GPUs in namespace default\n"
+_DENIED = 'cannot be created: admission webhook "pods.gpu-turnstile.io" denied the request'
+
+
+@pytest.mark.usefixtures("workloads")
+@pytest.mark.parametrize(
+    ("words", "pod", "error"),
+    [
+        ("deploy/web", "default/web-7f-b", _BOTH),
+        ("deployments.apps/web", "default/web-7f-b", _BOTH),
+        ("deploy web", "default/web-7f-b", _BOTH),
+        ("deploy default/web -n other", "default/web-7f-b", _BOTH),
+        ("rs/web-7f", "default/web-7f-b", _BOTH),
+        ("job/night-28", "default/night-28-x", ""),
+        ("cronjob/night", "default/night-28-x", ""),
+        ("job/web", "job/web", ""),  # NAMESPACE/NAME
+        ("deploy/none", "", f'error: Deployment "none" {_NONE}'),
+        ("sts/web", "", f'error: StatefulSet "web" {_NONE}'),
+        ("deploy/web -n other", "", None),
+        ("node/n1", "", "error: pods are explained; for a node: kubectl gpu nodes n1\n"),
+        ("svc/x", "", f'{MISSING}: pods "x" not found: in namespace svc\n'),
+    ],
+)
+def test_of_a_workload_the_pod_that_needs_it_most_is_explained(
+    gpu: Gpu, words: str, pod: str, error: str | None
+) -> None:
+    result = gpu("explain", *words.split())
+    assert result.out.startswith(f"Pod {pod} is pending") if pod else not result.out
+    assert result.err == error if error is not None else result.code == 1
+
+
+@pytest.mark.parametrize("word", ["rs/web-5d", "deployment web"])
+def test_of_a_workload_without_pods_the_denial_is_shown(
+    api: ApiServer, gpu: Gpu, word: str
+) -> None:
+    api.deny("get /apis/apps/.*")  # else it is known that there is no such ReplicaSet
+    result = gpu("explain", *word.split())
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: pods of ")
+    assert result.err.endswith(f"{_DENIED}: 150 is not whole\n")
 
 
 @pytest.mark.parametrize("command", ["", "nodes", "pods", "explain big", "doctor"])

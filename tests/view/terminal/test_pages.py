@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contract.inventory import Card
-from tests.placement.cluster.builders import BLOCK, NAMES, Json, make_node, make_pod
+from tests.placement.cluster.builders import BLOCK, NAMES, Json, hint, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import ALL_PODS, explanation_of, pod_in, scene, state_of
 from view.model.doctor.facts import Finding, Level
@@ -140,6 +140,23 @@ def test_pods_have_a_row_for_each_container() -> None:
     assert "s0 (sidecar)" in lines[1]
     assert lines[3].endswith("100 cores")
     assert drawn(show_pods([], NOW, namespace=None)) == ["No pods that request GPUs found."]
+
+
+def test_what_a_pod_names_and_is_not_there_is_shown_as_missing() -> None:
+    ghost = scenes.running("runs", (30, 4), "ghost", 0)
+    hinted = make_pod(
+        "hinted", (30, 4), node="n1", annotations={**scenes.stamps("n1"), **hint("7")}
+    )
+    state = state_of([make_node("n1", 1)], [ghost, hinted])
+    rows = drawn(show_pods(state.report().pods, scenes.NOW, namespace="default"))
+    row = next(each for each in rows if each.startswith("runs"))
+    assert re.search(
+        r"Failing .* ghost \(missing\) +GPU-ghost-0 \(missing\) .* node ghost does not", row
+    )
+    below = "\n".join(drawn(show_nodes(state.report(), scenes.NOW)))
+    assert re.search(r"Failing pods \(1\)\n.*\ndefault/runs .* node ghost does not exist", below)
+    steps = "\n".join(drawn(explanation(state, "hinted")))
+    assert "which chose c0: card 7 (missing)" in steps
 
 
 def test_a_share_of_several_cards_shows_what_it_requests_of_each() -> None:

@@ -122,6 +122,17 @@ def test_a_pod_with_cards_shows_the_pods_that_share_them(shown: Shown) -> None:
     assert "vision/detect-canary c0 40 cores, 16 GiB chosen" in text
 
 
+def test_a_node_that_does_not_exist_is_said_to_be_missing(shown: Shown) -> None:
+    shown.fill(make_node("n1", 1), scenes.running("runs", (30, 4), "ghost", 0))
+    text = shown.text("/pods/default/runs")
+    assert "It is bound to ghost and fails: node ghost does not exist" in text_of(text)
+    assert "Node ghost (missing)" in text_of(text)
+    assert "missing card: 30 cores" in text_of(text)
+    assert "?node=ghost" not in text
+    assert "node ghost does not exist" in shown.text()
+    assert "Node ghost does not exist, or has no GPUs." in text_of(shown.text("/?node=ghost"))
+
+
 def test_a_deleted_pod_keeps_its_page(shown: Shown) -> None:
     shown.fill(*cluster())
     shown.state.drop_pod("u-llm-finetune-70b")
@@ -287,7 +298,7 @@ def test_an_invalid_node_annotation_does_not_break_the_page(shown: Shown, card: 
     shown.fill(scenes.node_with("n1", card), make_node("n2", 1), make_pod("p", (10, 1)))
     for path in ("/", f"/rows?since={shown.edition.number}", "/pods/default/p"):
         assert shown.client.get(path).status_code == 200
-    assert "the inventory of cards cannot be read" in text_of(shown.text())
+    assert "the inventory of cards cannot be read: gpu-cards.cards[0].m" in text_of(shown.text())
 
 
 def test_every_url_is_relative_and_nothing_is_inline(shown: Shown) -> None:

@@ -18,6 +18,7 @@ from view.model.doctor.facts import (
     ok,
     require,
 )
+from view.model.words import missing_node
 
 VERSION = "kubernetes-version"
 
@@ -99,6 +100,17 @@ def run_checks(facts: Facts, node: str | None = None) -> list[Finding]:
     If a *node* is given, findings about others are left out.
     """
     found: list[Finding] = []
+    missing = facts.find_missing((*facts.agents, *facts.proxies, node or ""))
+    if node in missing:
+        found.append(
+            Finding("nodes", Level.ERROR, missing_node(node), "kubectl get nodes", (node,))
+        )
+    # Of a node that does not exist nothing can be read: that is reported of its pods.
+    agents, proxies = (
+        {name: read for name, read in each.items() if name not in missing}
+        for each in (facts.agents, facts.proxies)
+    )
+    facts = replace(facts, agents=agents, proxies=proxies)
     for name, check in CHECKS.items():
         try:
             found += [replace(each, check=name) for each in check(facts)]

@@ -140,8 +140,9 @@ def check_slices(facts: Facts) -> Iterator[Finding]:
                 level = Level.WARNING
                 text += ", until the kubelet deletes them, 30 s after the agent for claims has left"
             found.add(level, name, text, _GET_SLICES)
+    missing = facts.find_missing(each.node for each in slices)
     for each in slices:
-        if each.node not in {node.node.name for node in nodes}:
+        if each.node in missing:
             text = "ResourceSlices of a node that does not exist"
             found.add(Level.WARNING, each.node, text, _GET_SLICES)
     fine = f"{format_count(len(serving), 'node')}: the same cards as in the inventory"

@@ -1,7 +1,7 @@
 """The facts that the checks use, as they were read of the cluster."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -230,6 +230,11 @@ class Facts:
         OrUnread[Sequence[ReportedAllocation | UnrecordedContainer]],
         "from the annotations of pods that have not ended.",
     ]
+    bound: Annotated[
+        OrUnread[Mapping[str, str]],
+        "the node of each GPU pod that is bound and has neither ended nor been deleted, by "
+        "namespace and name.",
+    ]
     refused: Annotated[OrUnread[Sequence[RefusedPod]], "pods that their nodes refused."]
     unreached: Annotated[
         OrUnread[Sequence[str]],
@@ -264,6 +269,12 @@ class Facts:
     proxies: Annotated[Mapping[str, OrUnread[Samples]], "metrics of proxies, by node."]
     webhooks: Annotated[Mapping[str, OrUnread[Samples]], "metrics of webhook replicas, by pod."]
     extenders: Annotated[Mapping[str, OrUnread[Samples]], "metrics of extender replicas, by pod."]
+
+    def find_missing(self, names: Iterable[str]) -> set[str]:
+        """Return the names that no node has; none if nodes could not be read."""
+        if isinstance(self.nodes, UnreadSource):
+            return set()
+        return {*filter(None, names)} - {each.node.name for each in self.nodes}
 
     @property
     def by_helm(self) -> bool:

@@ -32,7 +32,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.words import clamp, name_lost_cards, name_some, summarize
+from view.model.words import clamp, missing_node, name_lost_cards, name_some, summarize
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 PODS_ON_NODE = (
@@ -50,9 +50,8 @@ _FORGOTTEN_AFTER = timedelta(minutes=6)
 
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
-_ALL_PODS = (
-    "kubectl get pods --all-namespaces --field-selector spec.nodeName={}  # docs/gpu-operator.md"
-)
+_PODS_OF = "kubectl get pods --all-namespaces --field-selector spec.nodeName={}"
+_ALL_PODS = f"{_PODS_OF}  # docs/gpu-operator.md"
 _RUNTIME = "kubectl get nodes {} --output wide  # docs/distributions.md#cdi"
 _HOST_SPECS = "sudo nvidia-ctk cdi list  # on {}: docs/distributions.md#the-hosts-cdi-spec"
 _UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
@@ -117,16 +116,14 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
         text = "no node has a label that the DaemonSet selects"
         yield error(text, "kubectl label node NODE gpu-turnstile.io/gpus=true")
         return
-    nodes = (
-        None if isinstance(facts.nodes, UnreadSource) else {each.node.name for each in facts.nodes}
-    )
     ready = {each.node for each in pods if each.ready}
     found, counted = FindingsByText(), list[Finding]()
     if daemonset.there < daemonset.wanted:
-        missing = format_count(daemonset.wanted - daemonset.there, "node")
-        text = f"no pod on {missing} that the DaemonSet selects"
+        absent = format_count(daemonset.wanted - daemonset.there, "node")
+        text = f"no pod on {absent} that the DaemonSet selects"
         counted.append(error(text, _DAEMONSET.format(component)))
     ending = [each for each in require(facts.ending) if each.component == component]
+    missing = facts.find_missing(each.node for each in (*pods, *ending))
     leaving = {each.node for each in ending if each.due and facts.now < each.due}
     if daemonset.misplaced > len(leaving):
         misplaced = format_count(daemonset.misplaced - len(leaving), "node")
@@ -135,7 +132,7 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
     there = {each.node for each in pods}
     last = [each for each in ending if each.node and each.node not in there]
     for each in (*pods, *last):
-        if nodes is not None and each.node and each.node not in nodes:
+        if each.node in missing:
             found.add(
                 Level.WARNING, each.node, "its pod is on a node that does not exist", PODS_ON_NODE
             )
@@ -350,8 +347,11 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         for each in nodes
         if each.node.cards  # else they are unknown, or the agent cannot read any
     }
+    missing = _find_pods_without_node(facts, found)
     unrecorded: dict[str, list[str]] = defaultdict(list)
     for each in require(facts.allocations):
+        if each.node in missing:
+            continue
         if isinstance(each, UnrecordedContainer):
             if each.since is None or facts.now - each.since >= _RECORDED_AFTER:
                 unrecorded[each.node].append(f"{each.pod}/{each.container}")
@@ -359,9 +359,9 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         name = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
         samples = facts.agents.get(each.node, UnreadSource(""))
-        lost = sorted(each.cards - existing.get(each.node, each.cards))
-        if lost:
-            text = f"{name} holds {name_lost_cards(lost)} and cannot compute on it: "
+        gone = sorted(each.cards - existing.get(each.node, each.cards))
+        if gone:
+            text = f"{name} holds {name_lost_cards(gone)} and cannot compute on it: "
             found.add(Level.WARNING, each.node, f"{text}delete the pod", explain)
         elif not each.running:
             continue
@@ -379,6 +379,17 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         found.add(Level.ERROR, node, text, run)
     count = format_count(compared, "container")
     yield from found.findings(f"compared {count}: all match their annotation")
+
+
+def _find_pods_without_node(facts: Facts, found: FindingsByText) -> set[str]:
+    """Report the pods on nodes that do not exist; return these nodes."""
+    bound = require(facts.bound)
+    missing = facts.find_missing(bound.values())
+    for node in sorted(missing):
+        pods = sorted(pod for pod, on in bound.items() if on == node)
+        text = f"{missing_node(node)}, and still has {format_count(len(pods), 'GPU pod')}: delete "
+        found.add(Level.WARNING, node, text + name_some(pods), _PODS_OF)
+    return missing
 
 
 def _matches(held: ReportedAllocation, samples: Samples) -> bool:

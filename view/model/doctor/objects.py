@@ -194,6 +194,7 @@ class GpuPods(NamedTuple):
     """What is read of all pods; each attribute is the fact of this name."""
 
     allocations: list[ReportedAllocation | UnrecordedContainer]
+    bound: dict[str, str]
     refused: list[RefusedPod]
     unreached: list[str]
     waiting: dict[str, bool]
@@ -201,12 +202,14 @@ class GpuPods(NamedTuple):
 
 def read_gpu_pods(pods: Iterable[_Object], names: Names) -> GpuPods:
     """Read all pods that request GPUs."""
-    found = GpuPods([], [], [], {})
+    found = GpuPods([], {}, [], [], {})
     for pod in pods:
         facts = read_pod_facts(pod, names)
         if facts is None:
             continue
         found.allocations.extend(_allocations(pod, facts, names))
+        if facts.info.node and not facts.ended and not facts.report.deleting:
+            found.bound[str(facts.info)] = facts.info.node
         at = parse_time(_status(pod).get("startTime"))  # the kubelet's status always has it
         if facts.report.stage is Stage.REFUSED and at:
             found.refused.append(RefusedPod(facts.report, at))

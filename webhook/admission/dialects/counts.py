@@ -6,7 +6,7 @@ from typing import Any
 
 from contract.demand import LARGEST_COUNT
 from contract.errors import FieldError, quote
-from contract.quantity import parse_quantity
+from contract.quantity import as_written, parse_quantity
 from contract.requests import listings_of, walk_containers
 from webhook.admission.decision import short
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Field
@@ -112,7 +112,7 @@ def _read_count(
             detail += ", not bytes"
         return FieldError(f"{path}.{listing}[{name}]", detail, rule, quote(value))
     if name in requests and parse_quantity(requests[name]) != number:
-        detail = f"must be equal to limits ({quote(value)}): leave it out of requests"
-        found = quote(requests[name])
+        detail = f"must be equal to limits ({quote(as_written(value))}): leave it out of requests"
+        found = quote(as_written(requests[name]))
         return FieldError(f"{path}.requests[{name}]", detail, "requests-differ", found)
     return int(number)

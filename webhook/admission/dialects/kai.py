@@ -30,7 +30,7 @@ from typing import Any
 
 from contract.demand import LARGEST_COUNT
 from contract.errors import FieldError, quote
-from contract.quantity import parse_quantity
+from contract.quantity import as_written, parse_quantity
 from contract.requests import annotations_of, listings_of, walk_containers
 from webhook.admission.dialects.annotation_reader import AnnotationReader
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Field, Reading
@@ -123,7 +123,7 @@ def _find_whole_cards(pod: Mapping[str, Any], path: str) -> Iterator[FieldError]
                     f"{path}spec.{field}[{index}].resources.{listing}[{_WHOLE}]",
                     f"the pod has {_FRACTION} or {_MEMORY}, too: KAI refuses both together",
                     "named-twice",
-                    quote(counts[_WHOLE]),
+                    quote(as_written(counts[_WHOLE])),
                 )
 
 

@@ -30,7 +30,7 @@ from contract.demand import CORES_PER_CARD, LARGEST_COUNT
 from contract.errors import FieldError, quote
 from contract.names import Names
 from contract.other_systems import PREFIXES, RESOURCES, Dialect
-from contract.quantity import parse_quantity
+from contract.quantity import as_written, parse_quantity
 from contract.requests import (
     LONGEST_DIVIDED,
     MOST_CARDS,
@@ -144,7 +144,7 @@ def _find_unread(
                 known = name in RESOURCES or name.startswith(PREFIXES)
                 if known and name not in read and parse_quantity(value) != 0:
                     where = f"spec.{each.field}[{each.index}].resources.{listing}[{name}]"
-                    yield where, quote(value)
+                    yield where, quote(as_written(value))
 
 
 def _find_ours(pod: Mapping[str, Any], names: Names) -> Iterator[tuple[str, str]]:
@@ -155,7 +155,8 @@ def _find_ours(pod: Mapping[str, Any], names: Names) -> Iterator[tuple[str, str]
             listing = "limits" if name in limits else "requests"  # the API server copies limits
             value = {**requests, **limits}.get(name, 0)
             if parse_quantity(value) != 0:
-                yield f"spec.{field_name}[{index}].resources.{listing}[{name}]", quote(value)
+                where = f"spec.{field_name}[{index}].resources.{listing}[{name}]"
+                yield where, quote(as_written(value))
     for key, value in annotations_of(pod).items():
         if value != "" and (key in names.wishes or key.startswith(names.gpu_cards_prefix)):
             yield f"metadata.annotations[{key}]", quote(value)
@@ -169,7 +170,7 @@ def _first_name(pod: Mapping[str, Any], reading: Reading, path: str) -> tuple[st
             for name in each.resources:
                 if name in counts:
                     where = f"{path}spec.{each.field}[{each.index}].resources.{listing}[{name}]"
-                    return name, where, quote(counts[name])
+                    return name, where, quote(as_written(counts[name]))
     for name in reading.annotations:
         value = quote(annotations_of(pod).get(name))
         return name, f"{path}metadata.annotations[{name}]", value

@@ -126,6 +126,7 @@ VOLCANO = "volcano.sh/vgpu-number"
     ("limits", "annotations", "found"),
     [
         ({CORE: "50", MEMORY: "0"}, {}, f'{LIMITS}[{CORE}]: Invalid value: "50": '),
+        ({MEMORY: "1k"}, {}, f'{LIMITS}[{MEMORY}]: Invalid value: "1000": '),
         ({}, {POLICY: "spread"}, f'metadata.annotations[{POLICY}]: Invalid value: "spread": '),
         ({}, {SPLIT: "2"}, f'metadata.annotations[{SPLIT}]: Invalid value: "2": '),
         ({VOLCANO: "1"}, {}, f'{LIMITS}[{VOLCANO}]: Invalid value: "1": is of volcano, '),

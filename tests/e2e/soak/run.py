@@ -36,6 +36,8 @@ _JUDGE_SECONDS = 5.0
 _QUIET_SECONDS = 10.0
 _AGREE_SECONDS = 180.0
 """So long a busy node may take until it has cleaned up."""
+_PRUNED_SECONDS = 90.0
+"""The agent removes the directories of ended containers once a minute."""
 _ACT_SECONDS = 40.0
 """Seconds from one disturbance to the next, unless the node is not ready yet."""
 
@@ -155,6 +157,7 @@ class Soak:
                 lambda: (
                     set(self._owners()) == {each["metadata"]["uid"] for each in staying.values()}
                 ),
+                within=_PRUNED_SECONDS,
             )
         self._pruned.append(time.monotonic() - began)
         with self._noting():

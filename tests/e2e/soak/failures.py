@@ -23,6 +23,7 @@ _CLASSES: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("no healthy devices present", _NOT_REGISTERED, frozenset({KUBELET, PROXY})),
     ("unregistered", _NOT_REGISTERED, frozenset({KUBELET, PROXY})),
     ("requested number of devices unavailable", _NOT_REGISTERED, frozenset({KUBELET, PROXY})),
+    ("OutOf", _NOT_REGISTERED, frozenset({KUBELET, PROXY})),  # its capacity is what is allocated
     ("failed to start shim", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
     ("failed to create shim", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
     ("signal: killed", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),

@@ -325,6 +325,10 @@ def test_one_node_has_only_its_own_and_cluster_findings() -> None:
     assert findings("allocatable", "n1", **changed) == []
 
 
+def test_without_an_inventory_no_card_is_called_healthy() -> None:
+    assert findings("cards", nodes=[node(inventory=None)]) == []
+
+
 BY_NAME = with_agent(sample("info", version="0.3.0", enforcement="hami-core", inject="cdi"))
 
 

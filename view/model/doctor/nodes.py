@@ -280,7 +280,8 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     found.add(Level.WARNING, edited, text, run)
     cordoned = sum(card.cordoned for node in require(facts.nodes) for card in node.node.cards)
     text = f"{count} cards, all healthy"
-    yield from found.findings(f"{text}; {cordoned} cordoned" if cordoned else text)
+    fine = f"{text}; {cordoned} cordoned" if cordoned else text
+    yield from found.findings(fine if count else "")
 
 
 def check_allocatable(facts: Facts) -> Iterator[Finding]:

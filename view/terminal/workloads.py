@@ -62,7 +62,8 @@ def find_pod(context: CommandContext, kind: str, namespace: str, name: str) -> s
     if unread:
         raise CommandError(f"error: {'. '.join(describe_gaps(unread))}", NOT_KNOWN)
     raise CommandError(
-        f'error: {kind} "{name}" has no pod that requests GPUs in namespace {namespace}'
+        f'error: {kind} "{name}" has no pod that requests GPUs in namespace {namespace}, or does '
+        "not exist"
     )
 
 

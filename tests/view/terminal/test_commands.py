@@ -307,7 +307,7 @@ def workloads(server: ApiServer) -> Iterator[None]:
 
 
 _BOTH = "Found 2 pods, using pod/web-7f-b\n"
-_NONE = "has no pod that requests GPUs in namespace default\n"
+_NONE = "has no pod that requests GPUs in namespace default, or does not exist\n"
 _DENIED = 'cannot be created: admission webhook "pods.gpu-turnstile.io" denied the request'
 
 

@@ -28,6 +28,7 @@ from contract.inventory import (
     encode_inventory,
 )
 from contract.names import Names
+from contract.text import fold_uuid
 from tests.examples import any_json
 
 Codec = tuple[Callable[[Any], str], Callable[[str], Any]]
@@ -68,7 +69,7 @@ _cards = st.lists(
         st.builds(Card, _text, _whole, _text, _whole, st.none() | _whole, _text),
         st.builds(Amounts, _whole, _whole),
     ),
-    unique_by=(lambda each: each[0].uuid, lambda each: each[0].index),
+    unique_by=(lambda each: fold_uuid(each[0].uuid), lambda each: each[0].index),
 )
 
 
@@ -176,6 +177,7 @@ def test_an_allocation_that_breaks_a_rule_is_refused_by_name(text: str, message:
         (_card(index=-1), f".cards[1].index: Invalid value: -1: {_WHOLE}"),
         (_card(index=0), ".cards[1].index: Invalid value: 0: another card has the same"),
         (_card(uuid="GPU-a"), '.cards[1].uuid: Invalid value: "GPU-a": another card has the same'),
+        (_card(uuid="gpu-A"), '.cards[1].uuid: Invalid value: "gpu-A": another card has the same'),
         *(
             (_card(**{name: -1}), f".cards[1].{name}: Invalid value: -1: {_WHOLE}")
             for name in _COUNTS

@@ -293,3 +293,18 @@ def find_namesake(
     if len(uids) != 1 or not any(guessed.is_shown_by(entry) for entry in entries):
         return None
     return PodId(*guessed.id.key, *uids)
+
+
+def as_proven(
+    guessed: CurrentPod, corrections: Sequence[Correction], checkpoint: Checkpoint, pods: KnownPods
+) -> CurrentPod | None:
+    """Return the pod that a correction proves, with all that was given to the guessed one.
+
+    The kubelet admits one pod at a time (K1), so calls in a row for one guess were for one pod.
+    ``None`` if that pod is not known, or does not request all of it.
+    """
+    proven = {each.proven.pod for each in corrections}
+    info = pods.find(next(iter(proven))) if len(proven) == 1 else None
+    if info is None or not all(each.is_guess for each in guessed.assignments):
+        return None
+    return _as_pod(guessed, info, checkpoint)

@@ -15,6 +15,7 @@ from typing import Self
 from agent.allocator import saved_state
 from agent.allocator.confirmation import find_confirmed
 from agent.allocator.corrections import (
+    as_proven,
     correct_by_checkpoint,
     correct_by_list,
     correct_by_offer,
@@ -178,6 +179,7 @@ class NodeState:
                 self._plan = None if is_of_another_pod(wrong) else self._plan
             if is_disproved(was, now, snapshot):
                 self.last_call = self.last_call.corrected(self._proven_pod(was, corrections))
+                now = as_proven(was, corrections, checkpoint or Checkpoint(), self.known) or now
             self.current = now
             self.update_snapshot()
             self._leave(left)

@@ -65,6 +65,16 @@ def test_after_a_wrong_guess_of_an_init_container_the_next_call_is_for_the_true_
         assert old_node.decision_log.last.target == "current/main"
 
 
+def test_all_that_was_given_to_a_wrong_guess_is_the_proven_pods(old_node: Node) -> None:
+    """``List`` does not show its init container (K4), and the checkpoint is late (K33)."""
+    current = begin_beside_a_newer_one(old_node, init(20, 2), gpu(10, 2))
+    old_node.kubelet.overtake()
+    old_node.serve(current, "init")
+    assert old_node.decision_log.last.target == "newer/init"
+    old_node.admit(current)
+    assert old_node.decision_log.last.target == "current/main"
+
+
 def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(old_node: Node) -> None:
     """Its ordinary init container may have got the slots, and is not listed (K4)."""
     old_node.rejected(static_pod("another", gpu(30, 8)))

@@ -458,7 +458,8 @@ class NodeState:
         """Save that a container of a pod starts, though the checkpoint may lack it (K33)."""
         found = self.snapshot.pod(pod)
         if found is not None and found.uid not in {"", *self._unproven}:
-            self._unproven |= {found.uid}
+            there = (each for each in self._unproven if self.known.is_shown(each))
+            self._unproven = frozenset({*there, found.uid})
             self.save()
 
     def find_evidence(self, pod: PodId, container: str, resource: Resource) -> Evidence:

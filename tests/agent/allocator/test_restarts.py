@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from agent.allocator.interfaces import ListedPod
+from agent.allocator.saved_state import decode
 from agent.allocator.slot_holdings import key_of
 from agent.allocator.slots import DeviceTable
 from agent.cards.inventory import reserve_memory
@@ -360,3 +361,13 @@ def test_a_restarted_kubelet_admits_its_first_pods_in_the_order_of_their_creatio
     old_node.begin(first, (MEMORY, CORE))
     old_node.call()
     assert old_node.decision_log.last.target == f"{first.name}/main"
+
+
+def test_pods_that_started_unproven_are_forgotten_once_they_are_deleted(node: Node) -> None:
+    """A kubelet runs for months, and each call saves the state."""
+    node.checkpoint_error = "down"
+    for number in range(3):
+        pod = node.admit(make_pod(f"p{number}", gpu(10, 2)))
+        node.start(pod)
+        node.delete(pod)
+    assert decode(node.store.load()).unproven == {pod.uid}

@@ -245,7 +245,9 @@ class NodeState:
         return Correction(moved.resource, moved.ids, guessed, right)
 
     def drop_unconfirmed_guesses(self) -> None:
-        """Drop guesses that neither checkpoint nor ``List`` shows."""
+        """Drop guesses that neither checkpoint nor ``List`` shows, unless that is unavailable."""
+        if self.listed is None:
+            return
         self.current = self.current and self.current.without_guesses()
         self._earlier = self._earlier and self._earlier.without_guesses()
 

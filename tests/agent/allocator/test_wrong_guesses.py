@@ -65,6 +65,20 @@ def test_after_a_wrong_guess_of_an_init_container_the_next_call_is_for_the_true_
         assert old_node.decision_log.last.target == "current/main"
 
 
+def test_a_guess_is_kept_while_list_cannot_contradict_it(node: Node) -> None:
+    """The checkpoint is late (K33), and no known pod waits for what the next one requests."""
+    first, second = make_pod("a", gpu(20, 2)), make_pod("b", gpu(20, 4))
+    node.bind(first, seen=False)
+    node.kubelet.overtake()
+    node.admit(first)
+    node.list_error = "rate limited"
+    node.bind(second, seen=False)
+    node.begin(second, MEMORY_FIRST)
+    node.call()
+    held = node.allocator.state.snapshot.containers(first.id)["main"]
+    assert held == node.held(first)
+
+
 def test_all_that_was_given_to_a_wrong_guess_is_the_proven_pods(old_node: Node) -> None:
     """``List`` does not show its init container (K4), and the checkpoint is late (K33)."""
     current = begin_beside_a_newer_one(old_node, init(20, 2), gpu(10, 2))

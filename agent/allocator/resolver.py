@@ -347,7 +347,9 @@ def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
         else:
             is_last = last_call.is_target(each) and each.kubelet_id not in last_call.finished
             (last if is_last else old).append(each)
-    untried = [each for each in new if each.kubelet_id not in last_call.ruled_out] or new
+    untried = new
+    if last_call.at_wrong_guess is not None:  # else they are only less likely, by _order
+        untried = [each for each in new if each.kubelet_id not in last_call.ruled_out] or new
     # The pod of the last call is certain if no new pod lacks devices, and if it was no guess or
     # List shows its devices.
     last_is_right = not last_call.guessed or all(each.shows_devices for each in last)
@@ -371,7 +373,8 @@ def _order(
     """
     if snapshot.listing:
         is_last = last_call.is_target(pod) and bool(pod.held)
-        return is_last, last_call.is_newer_than_guess(pod, snapshot), pod.rank, pod.id
+        untried = pod.kubelet_id not in last_call.ruled_out
+        return is_last, untried, last_call.is_newer_than_guess(pod, snapshot), pod.rank, pod.id
     return not last_call.is_target(pod), not pod.held, pod.rank, pod.id
 
 

@@ -65,6 +65,22 @@ def test_after_a_wrong_guess_of_an_init_container_the_next_call_is_for_the_true_
         assert old_node.decision_log.last.target == "current/main"
 
 
+def test_a_pod_that_was_perhaps_refused_comes_before_one_with_an_unknown_request(
+    old_node: Node,
+) -> None:
+    """The refusal without ``List`` was for the static pod, which that shows now."""
+    pod = make_pod("a", gpu(20, 2), *(gpu(100, 0, f"c{each}") for each in range(3)))
+    old_node.bind(pod)
+    old_node.restart_agent()
+    old_node.list_error = "rate limited"
+    with pytest.raises(PlacementError):
+        old_node.admit(static_pod("static", PLAIN, gpu(20, 2)), MEMORY_FIRST)
+    old_node.list_error = ""
+    with pytest.raises(PlacementError):
+        old_node.admit(pod, MEMORY_FIRST)
+    assert old_node.decision_log.refs("prefer") == []
+
+
 def test_a_guess_is_kept_while_list_cannot_contradict_it(node: Node) -> None:
     """The checkpoint is late (K33), and no known pod waits for what the next one requests."""
     first, second = make_pod("a", gpu(20, 2)), make_pod("b", gpu(20, 4))

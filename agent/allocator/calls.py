@@ -123,7 +123,7 @@ class _ResolvedCall:
         """Resolve, and try the candidates, the likeliest first, until an attempt succeeds."""
         with self.state.of_kubelet(call.kubelet) as state:
             snapshot, before = state.snapshot, state.last_call
-            request = _request(call, snapshot)
+            request = _request(call, state)
             target = call.target = resolve(request, snapshot, before, last_resort=last_resort)
             refusals: list[Refusal] = []
             for each in (target, *target.rivals):
@@ -138,13 +138,19 @@ class _ResolvedCall:
             raise refusals[0]
 
 
-def _request(call: Call, snapshot: AllocationSnapshot) -> TargetRequest:
+def _request(call: Call, state: NodeState) -> TargetRequest:
     """Return the facts that a call has about its target.
 
     Raises:
         GrantError: it names slots of several pods, or slots that another container keeps.
     """
-    resource, named = call.resource, frozenset(call.named)
+    resource, named, snapshot = call.resource, frozenset(call.named), state.snapshot
+    unlisted = [
+        each
+        for pod in state.served
+        for each in pod.assignments
+        if each.is_guess and not snapshot.lists(pod.id.key)
+    ]
     kept = set(snapshot.stable.held[resource] & named)
     owners: list[PodId] = []
     for each in snapshot.changing if named else ():
@@ -155,7 +161,7 @@ def _request(call: Call, snapshot: AllocationSnapshot) -> TargetRequest:
     check_free(resource, kept)
     if len(owners) > 1:
         raise GrantError(f"{resource.unit} of several pods were named together")
-    return TargetRequest(resource, call.size, owners[0] if owners else None, named)
+    return TargetRequest(resource, call.size, owners[0] if owners else None, named, unlisted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,15 @@ class NodeState:
         if self.kubelet not in {None, instance}:
             history = KubeletHistory(outlived=self._unproven, first=self.known.uids)
             self._history, self._unproven = history, frozenset()
-            self.current, self._earlier, self.last_call = None, None, LastCall()
+            self.current, self._earlier = None, None
+            # A running one is admitted again, and may lack what the kubelet forgot (K15).
+            self.last_call = LastCall(
+                ruled_out=frozenset(
+                    each
+                    for each in self.last_call.finished
+                    if (info := self.known.by_uid(each.uid)) is not None and not info.running
+                )
+            )
             self._left = ()
             self.listed, self._stable, self._built_of = None, StablePods(), None
             self._plan = None
@@ -248,8 +256,12 @@ class NodeState:
         """Drop guesses that neither checkpoint nor ``List`` shows, unless that is unavailable."""
         if self.listed is None:
             return
+        served = self.served
         self.current = self.current and self.current.without_guesses()
         self._earlier = self._earlier and self._earlier.without_guesses()
+        self.update_snapshot()
+        for each in served:
+            self._leave(each)
 
     def _correct(self, before: Checkpoint, now: Checkpoint) -> list[Correction]:
         if all(each.is_certain(self.known.by_uid(each.uid)) for each in self.served):

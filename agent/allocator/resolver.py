@@ -17,6 +17,7 @@ rules are in docs/architecture.md, the facts in docs/kubelet-facts.md.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.allocator.current_pod import Assignment
 from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.slots import are_whole_cards, count_cards
@@ -216,12 +217,14 @@ class TargetRequest:
     Attributes:
         owner: the pod whose init container's slots the call names (K7); ``None`` if it names none.
         named: the device IDs that the container gets in any case: in ``Allocate`` all of them.
+        unlisted: the guesses for pods that ``List`` does not show.
     """
 
     resource: Resource
     size: int
     owner: PodId | None = None
     named: Collection[str] = ()
+    unlisted: Collection[Assignment] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,16 +278,18 @@ def resolve(
         # One that runs is left alone (K11): a kubelet that died took with it what it lacks (K33).
         likeliest = [one for one in known if not one[0].may_run] or known
         namesakes = _matching(request, [one for each in tier for one in each.namesakes])
-        for each in (likeliest, namesakes, found):
-            each.sort(key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing)
         successors = [one for one in namesakes if snapshot.is_shown(one[0])]
         candidates = [*likeliest, *successors] or namesakes or found
+        candidates.sort(
+            key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing
+        )
         if candidates:
             only_sure_match = certain and len(found) == 1 and bool(known) and known[0][0].sure
             # A pod that counts as listed before may be a new one with the same name. This is true
             # even if the call names an init container's slots: their owner may be a guess itself.
             rivalled = any(next_container(request, each) for each in tiers.unfinished)
-            evidence = Evidence.WITNESS if only_sure_match and not rivalled else Evidence.ORDER
+            is_certain = only_sure_match and not rivalled and not _may_have_had(request, known)
+            evidence = Evidence.WITNESS if is_certain else Evidence.ORDER
             first, *rivals = (
                 Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
             )
@@ -305,6 +310,20 @@ def _matching(
         and pod.may_be_target
         and (container := next_container(request, pod)) is not None
     ]
+
+
+def _may_have_had(
+    request: TargetRequest, found: Iterable[tuple[SnapshotPod, ContainerDemand]]
+) -> bool:
+    """Return whether a guess for an unlisted pod may have been for the container that is next.
+
+    Then another container of its pod may be the target.
+    """
+    return any(
+        each.resource.count_in(container.demand) == len(each.ids)
+        for each in request.unlisted
+        for _, container in found
+    )
 
 
 @dataclass(frozen=True, slots=True)

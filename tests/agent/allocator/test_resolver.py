@@ -24,6 +24,7 @@ from tests.agent.builders import (
     ids,
     listed,
     pod_id,
+    pods_of,
     snapshot_of,
     snapshot_pod,
     view,
@@ -155,6 +156,15 @@ def test_the_entry_of_another_pod_with_its_name_says_nothing_about_a_pod() -> No
     assert LastCall().after(snapshot_of(A_FULL, unsure), VIEW_A.id, guessed=False).finished == set()
     assert LastCall().refused(snapshot_of(unsure)).finished == set()
     assert LastCall().refused(snapshot_of(served)).finished == {VIEW_B.id}
+
+
+def test_a_pod_that_may_have_an_entry_comes_before_older_pods() -> None:
+    """The watch has not shown yet that the likelier pod of this name was deleted."""
+    likelier = view("b", container("c0", 60, 4), at=2)
+    other = view("b", uid="other", at=3)
+    listed_b = replace(snapshot_pod(likelier), namesakes=(snapshot_pod(other),))
+    snapshot = AllocationSnapshot((A, listed_b), listing=True, known=pods_of(likelier, other))
+    assert _resolve(snapshot).pod == other.id
 
 
 THREE = view("p", container("i", 20, 2, kind=INIT), container("c0"), container("c1", 30, 4))

@@ -105,6 +105,32 @@ def test_all_that_was_given_to_a_wrong_guess_is_the_proven_pods(old_node: Node) 
     assert old_node.decision_log.last.target == "current/main"
 
 
+def test_a_dropped_guess_is_the_init_containers_whose_slots_are_reused(old_node: Node) -> None:
+    """Its memory was guessed for another pod, and no source shows it (K4, K33)."""
+    current = make_pod("current", init(20, 2), gpu(20, 2))
+    old_node.rejected(make_pod("newer", init(10, 2)))
+    old_node.kubelet.overtake()
+    old_node.begin(current, MEMORY_FIRST)
+    old_node.serve(current, "init", *MEMORY_FIRST)
+    old_node.serve(current, "main", CORE)
+    assert old_node.decision_log.last.target == "current/main"
+
+
+def test_a_pod_that_may_have_been_served_without_list_is_no_witness(node: Node) -> None:
+    """Its init container got what was guessed for a pod that ``List`` does not show."""
+    guessed = make_pod("guessed", gpu(10, 4), at=1)
+    current = make_pod("current", init(10, 4), init(10, 4, "second"), gpu(20, 2), at=2)
+    node.bind(guessed, current)
+    node.list_error = "rate limited"
+    node.kubelet.overtake()
+    node.begin(current)
+    node.serve(current, "init")
+    assert node.decision_log.last.target == "guessed/main"
+    node.list_error = ""
+    node.call()
+    assert node.decision_log.last.evidence is Evidence.ORDER
+
+
 def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(old_node: Node) -> None:
     """Its ordinary init container may have got the slots, and is not listed (K4)."""
     old_node.rejected(static_pod("another", gpu(30, 8)))

@@ -293,9 +293,9 @@ def resolve(
             first, *rivals = (
                 Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
             )
-            return replace(
-                first, rivals=tuple(rivals), sole=not rivals and len(likeliest) == len(known)
-            )
+            is_guess = tier is tiers.last and not tiers.last_is_right
+            sole = not rivals and not rivalled and not is_guess and len(likeliest) == len(known)
+            return replace(first, rivals=tuple(rivals), sole=sole)
     raise ResolutionError(_explain_failure(request, snapshot))
 
 
@@ -337,6 +337,7 @@ class _Tiers:
         old: pods whose turn is over unless the agent has missed something: all that were listed
             before the last call, and new ones that were guessed wrongly. Tried last.
         new_is_certain: whether a sole candidate of *new* is certain.
+        last_is_right: whether the last call was certainly for its pod.
         last_is_certain: whether a sole candidate of *last* is certain.
     """
 
@@ -345,6 +346,7 @@ class _Tiers:
     unfinished: Sequence[SnapshotPod] = ()
     old: Sequence[SnapshotPod] = ()
     new_is_certain: bool = False
+    last_is_right: bool = False
     last_is_certain: bool = False
 
 
@@ -378,6 +380,7 @@ def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
         [each for each in old if each.kubelet_id not in last_call.finished | last_call.ruled_out],
         [*old, *(each for each in new if each not in untried)],
         new_is_certain=not any(each.kubelet_id in last_call.ruled_out for each in new),
+        last_is_right=last_is_right,
         last_is_certain=last_is_right and not any(each.lacks for each in new),
     )
 

@@ -184,6 +184,22 @@ def refused_elsewhere(name: str, cores: int, blocks: int) -> Pod:
     return failing(make_pod(name, replace(gpu(cores, blocks), other=True)))
 
 
+def test_a_refusal_names_no_pod_if_the_calls_before_were_for_a_guess(old_node: Node) -> None:
+    """``List`` does not show the init container that proves the pod (K4)."""
+    for name in ("on-one", "on-another"):
+        old_node.admit(make_pod(name, gpu(60, 17)))
+    pods = [make_pod(name, init(20, 2), gpu(20, 16)) for name in ("a", "b")]
+    old_node.kubelet.overtake()
+    old_node.bind(*pods)
+    old_node.rejected(pods[1])
+    old_node.begin(pods[0])
+    old_node.serve(pods[0], "init")
+    assert old_node.decision_log.last.target == "b/init"
+    with pytest.raises(PlacementError):
+        old_node.admit(pods[0])
+    assert old_node.decision_log.refusals[-1].ref is None
+
+
 def test_slots_of_pods_that_another_plugin_refused_stay_counted() -> None:
     """The checkpoint lacks them (K28), and the new ``List`` does not show the pods (K21)."""
     node = Node(policy=Policy.SPREAD)

@@ -281,18 +281,32 @@ def is_of_another_pod(corrections: Sequence[Correction]) -> bool:
     )
 
 
-def find_namesake(
-    guessed: CurrentPod, corrections: Sequence[Correction], entries: Iterable[ListedPod]
+def find_proven(
+    guessed: CurrentPod,
+    corrections: Sequence[Correction],
+    entries: Iterable[ListedPod],
+    snapshot: AllocationSnapshot,
 ) -> PodId | None:
-    """Return the pod that got the slots of a guess, by the kubelet's UID, if it has its name.
+    """Return the pod for which the guessed calls certainly were, by the kubelet's UID.
 
-    The API does not show it any more. The guessed one was not admitted before it, so its own calls
-    may still come.
+    *entries* are those of ``List``. ``None`` if the corrections prove no single pod, or do not say
+    that the newest call was for it.
     """
-    uids = {each.proven.pod.uid for each in corrections if not each.proven.pod.name}
-    if len(uids) != 1 or not any(guessed.is_shown_by(entry) for entry in entries):
+    proven = {each.proven.pod for each in corrections}
+    newest = guessed.assignments[-1:]
+    if len(proven) != 1:
         return None
-    return PodId(*guessed.id.key, *uids)
+    (pod,) = proven
+    if not pod.name:  # the API does not show it any more; it may have the guessed pod's name
+        return (
+            PodId(*guessed.id.key, pod.uid)
+            if any(guessed.is_shown_by(entry) for entry in entries)
+            else None
+        )
+    found = snapshot.pod(pod)
+    if found is None or not any(each.ids == its.ids for each in corrections for its in newest):
+        return None
+    return found.kubelet_id
 
 
 def as_proven(

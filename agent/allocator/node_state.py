@@ -19,7 +19,7 @@ from agent.allocator.corrections import (
     correct_by_checkpoint,
     correct_by_list,
     correct_by_offer,
-    find_namesake,
+    find_proven,
     is_disproved,
     is_of_another_pod,
     with_uid,
@@ -186,8 +186,7 @@ class NodeState:
                 corrections += wrong
                 self._plan = None if is_of_another_pod(wrong) else self._plan
             if is_disproved(was, now, snapshot):
-                self.last_call = self.last_call.corrected(self._proven_pod(was, corrections))
-                now = as_proven(was, corrections, checkpoint or Checkpoint(), self.known) or now
+                now = self._correct_pod(was, now, corrections, checkpoint or Checkpoint())
             self.current = now
             self.update_snapshot()
             self._leave(left)
@@ -285,24 +284,23 @@ class NodeState:
         )
         if is_of_another_pod(found):
             self._plan = None
-            namesake = find_namesake(current, found, self.listed or ())
-            if namesake is not None:
-                self.last_call = replace(self.last_call, pod=namesake, guessed=False)
-            else:
-                self.last_call = self.last_call.corrected(self._proven_pod(current, found))
+            self.current = self._correct_pod(current, self.current, found, now)
         return found
 
-    def _proven_pod(self, current: CurrentPod, corrections: Sequence[Correction]) -> PodId | None:
-        """Return the pod of the last call, if *corrections* prove it; *current* was the guess."""
-        proven = {each.proven.pod for each in corrections}
-        newest = current.assignments[-1:]
-        if len(proven) != 1 or not any(
-            each.ids == its.ids for each in corrections for its in newest
-        ):
-            return None
-        (pod,) = proven
-        found = self.snapshot.pod(pod) if pod.name else None
-        return found.kubelet_id if found is not None else None
+    def _correct_pod(
+        self,
+        was: CurrentPod,
+        now: CurrentPod,
+        corrections: Sequence[Correction],
+        checkpoint: Checkpoint,
+    ) -> CurrentPod:
+        """Apply that the pod *was* was guessed wrongly; return the current pod.
+
+        *now* is what *corrections* have left of it.
+        """
+        proven = find_proven(was, corrections, self.listed or (), self.snapshot)
+        self.last_call = self.last_call.corrected(proven)
+        return as_proven(was, corrections, checkpoint, self.known) or now
 
     def _leave(self, pod: CurrentPod) -> None:
         """Keep the slots allocated to a pod that no container holds now."""

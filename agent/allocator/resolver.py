@@ -131,8 +131,8 @@ class LastCall:
         if pod is None or not self.guessed or self.pod is None:
             return self.before_wrong_guess()
         # The guessed pod was listed before *pod*, or with it: its admission has ended (K1). If it
-        # was guessed without List, its calls may still come.
-        over = set() if self.fallback is None else {self.pod}
+        # was guessed without List, or has the same name, its calls may still come.
+        over = set() if self.fallback is None or self.pod.key == pod.key else {self.pod}
         finished = (self.finished | over) - {pod}
         return replace(self, pod=pod, guessed=False, finished=finished, fallback=None)
 

@@ -5,6 +5,7 @@ service account. Values that change are read again: a token after a minute, as c
 """
 
 import ipaddress
+import math
 import os
 import threading
 import time
@@ -126,7 +127,10 @@ class TokenFile:
             return Credentials(f"Bearer {self._token}")
 
     def reject(self, credentials: Credentials) -> None:
-        """Do nothing: only the other program can renew it."""
+        """Read the token again for the next request: it may have been replaced."""
+        with self._lock:
+            if credentials.authorization == f"Bearer {self._token}":
+                self._read_at = -math.inf
 
 
 def service_account(

@@ -255,6 +255,23 @@ def test_a_node_status_may_be_old_while_agent_or_proxy_are_new(
     assert problems(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "level"),
+    [
+        ({"proxy_starts": {"n1": NOW - timedelta(seconds=59)}}, "unknown"),
+        ({"proxy_starts": {"n1": NOW - MINUTE, "n2": NOW}}, "error"),
+        ({"ending": [pod("proxy", "old", due=NOW + MINUTE)]}, "unknown"),
+        ({"ending": [pod("agent", "old", due=NOW + MINUTE)]}, "error"),
+        ({"programs": [*without("proxy"), pod("proxy", "new", created=NOW)]}, "unknown"),
+    ],
+)
+def test_an_agent_registers_again_once_its_proxy_has_ended(changed: Changes, level: str) -> None:
+    text = "the agent is not registered with the kubelet"
+    if level == "unknown":
+        text += ": its proxy has just ended, and the agent registers again within seconds"
+    assert problems(**with_agent(registered=0), **changed) == [f"kubelet {level}: {text}"]
+
+
 def test_the_enforcement_of_an_agent_without_a_response_is_unknown() -> None:
     agents = {"n1": agent(), "n2": UnreadSource("no route")}
     found = findings("enforcement", agents=agents, nodes=[node(), node("n2")])

@@ -176,10 +176,13 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
         for node, samples in sorted(replicas.items()):
             if isinstance(samples, UnreadSource):
                 found.add(Level.UNKNOWN, node, f"{prefix}{samples.why}")
-    unregistered = _nodes_with(facts.agents, f"{_AGENT}registered", zero=True)
-    found.add(
-        Level.ERROR, unregistered, "the agent is not registered with the kubelet", PODS_ON_NODE
-    )
+    for node in _nodes_with(facts.agents, f"{_AGENT}registered", zero=True):
+        text = "the agent is not registered with the kubelet"
+        if _proxy_was_replaced(facts, node):
+            text += ": its proxy has just ended, and the agent registers again within seconds"
+            found.add(Level.UNKNOWN, node, text, _AGAIN)
+        else:
+            found.add(Level.ERROR, node, text, PODS_ON_NODE)
     unreadable = _nodes_with(facts.agents, f"{_AGENT}list_readable", zero=True)
     text = "PodResources List cannot be read: containers are identified by order"
     run = f"{AGENT_LOGS}  # docs/operate.md#list-cannot-be-read"
@@ -247,6 +250,16 @@ def programs_on(facts: Facts, node: str, *components: str) -> list[ProgramPod]:
 def just_started(facts: Facts, programs: Iterable[ProgramPod]) -> bool:
     """Return whether one of these pods has been ready for less than a minute."""
     return any(each.since and facts.now - each.since < _STATUS_UPDATED_AFTER for each in programs)
+
+
+def _proxy_was_replaced(facts: Facts, node: str) -> bool:
+    """Return whether a proxy of this node ends, or one has begun less than a minute ago."""
+    ending = () if isinstance(facts.ending, UnreadSource) else facts.ending
+    if any((each.component, each.node) == (PROXY, node) and each.due for each in ending):
+        return True
+    starts = {} if isinstance(facts.proxy_starts, UnreadSource) else facts.proxy_starts
+    begun = [starts.get(node), *(each.created for each in programs_on(facts, node, PROXY))]
+    return any(each is not None and facts.now - each < _STATUS_UPDATED_AFTER for each in begun)
 
 
 def check_cards(facts: Facts) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from common.apiserver.errors import CredentialsError, Rejected
 from common.apiserver.lists import decode_without_managed_fields
 from common.apiserver.rest import Rest, SharedTimeout, Timeout
 from common.errors import Unavailable
+from common.status import StatusServer, probe
 from simulator.api.faults import SILENCE, Fault, Outage
 from simulator.api.server import ApiServer, Settings
 from tests.agent.builders import patient
@@ -247,6 +248,17 @@ def test_http_to_a_port_with_tls_is_reported_in_words(
         client.call("GET", "/version", timeout=SECONDS)
     wanted = f"API server: {where} expects https, and the URL of the API server is {plain.url}"
     assert str(found.value) == (wanted if text else "Bad Request")
+
+
+def test_an_error_in_plain_text_is_shown() -> None:
+    """As of a pod's probe by the API server's proxy."""
+    served = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "not registered")}, slow=())
+    access = ServerAccess(f"http://127.0.0.1:{served.port}", NoCredentials())
+    try:
+        with pytest.raises(Unavailable, match="^API server: 503 not registered$"):
+            Client(access, user_agent="test").read_text("/readyz", timeout=SECONDS)
+    finally:
+        served.stop()
 
 
 @pytest.mark.parametrize(

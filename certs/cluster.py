@@ -111,7 +111,7 @@ class RotationApi:
         try:
             response = self._rest.request(method, path, timeout=_TIMEOUTS, body=body)
             content = response.data
-            check_status(response)
+            check_status(response, self._rest.host)
         except Rejected as error:
             if (method, error.status) == ("GET", 404):
                 return None

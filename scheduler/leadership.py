@@ -109,8 +109,9 @@ class Leadership:
         if self._ended.is_set():
             return "shutting down"
         if self._election is not None and self._election.leads_for() <= LONGEST_BINDING:
-            holder = self._election.holder
-            return f"not the leader: {holder or 'no replica'} holds the lease"
+            # What was read may be old: this replica's own lease may have expired since.
+            holder = self._election.holder or "no replica"
+            return f"not the leader: {holder} held the lease when it was last read"
         if not self._in_step:
             return "the leader is not ready yet: pods are being listed"
         return ""

@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -31,7 +31,7 @@ from agent.driver.host import Host
 from agent.driver.updater import DriverUpdater
 from agent.errors import SettingsError
 from agent.holdings.holding import Holding, NodeHoldings
-from agent.host.file_systems import is_writable
+from agent.host.file_systems import find_write_problem
 from agent.host.node_lock import NodeLock
 from agent.host.state_file import StateFile
 from agent.kubernetes_api.client import Api, Json
@@ -101,7 +101,7 @@ class Agent:
         self._metrics = Metrics()
         if isinstance(file := self._source, FileSource):  # report an unusable file at once
             open_table(reserve_memory(file.inventory, settings.reserved_memory), settings)
-            self._metrics.cards_file_problem.set_function(lambda: bool(file.problem))
+            self._metrics.cards_file_problem.set_function(lambda: file.problem)
         self._stop = threading.Event()
         self._opening = threading.Lock()
         self._services: CardServices | None = None
@@ -133,6 +133,8 @@ class Agent:
             send_event=self._events.put,
             on_change=self._publish_cards,
         )
+        if isinstance(self._source, FileSource):
+            self._source.on_problem = updates.file_unusable
         self._watch = CardWatch(
             self._source,
             rules=Rules(settings.recovery_quiet, settings.ignore_xids, settings.fatal_xids),
@@ -161,6 +163,9 @@ class Agent:
             send_event=self._events.put,
         )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
+        for cause in ("cordon", "health"):
+            age = partial(self._watch.offer_age, cause)
+            self._metrics.offer_age.labels(cause).set_function(age)
         self._metrics.checkpoint_readable.set(math.nan)  # until the door reads them, if it does
         self._metrics.list_readable.set(math.nan)
         self._metrics.registered.set_function(lambda: self.registered)
@@ -171,9 +176,11 @@ class Agent:
         self._metrics.info.labels(
             version("gpu-turnstile"), settings.enforcement.value, settings.inject.value
         ).set(1)
-        for name, folder in settings.written_folders.items():
-            writable = self._metrics.folder_writable.labels(name)
-            writable.set_function(partial(is_writable, folder))
+        self._metrics.read_folders = lambda: {
+            (flag, str(folder)): find_write_problem(folder)
+            for flag, folder in settings.written_folders.items()
+        }
+        self._metrics.read_changes = self._changes_after_restart
         self.threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
             self._thread("pods", lambda: self.pods.run(self._stop)),
@@ -357,6 +364,10 @@ class Agent:
         """Learn soon that a missing permission was granted: its request may be rare."""
         while not self._stop.wait(spread(self._pace.node)):
             self._api.failures.retry()
+
+    def _changes_after_restart(self) -> Mapping[str, str]:
+        edited = self._source.edited if isinstance(self._source, FileSource) else {}
+        return {**edited, **dict.fromkeys(self._watch.status.latecomers, "added")}
 
     def _counts_problem(self) -> bool:
         return self._services is not None and bool(self._services.door.counts_problem)

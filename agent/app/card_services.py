@@ -113,6 +113,7 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
         entitled=entitled,
         on_registered=lambda result: metrics.registrations.labels(result).inc(),
         on_outdated=metrics.hami_core_outdated.set,
+        on_unusable=metrics.hami_core_problem.set,
     )
     writer = PatchQueue(
         api=api,

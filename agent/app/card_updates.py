@@ -70,7 +70,7 @@ class CardUpdates:
         metrics.cards.labels("faulty").set(len(found.faults))
         metrics.cards.labels("mig").set(len(found.skipped))
         metrics.cards.labels("late").set(len(status.latecomers))
-        metrics.cards_problem.set(bool(status.problem))
+        metrics.cards_problem.set(status.problem)
         metrics.cards_unwatched.set(len(status.unwatched))
         notices = {self._left_out(each) for each in left_out}
         notices |= {self._late(uuid) for uuid in status.latecomers}
@@ -86,6 +86,11 @@ class CardUpdates:
             self._serves = bool(served)
             self._compare()
         self._on_change()
+
+    def file_unusable(self, reason: str) -> None:
+        """Receive why an edited cards file cannot be used."""
+        text = f"the edited cards file cannot be used, the one before applies: {reason}"
+        self._send_event(Notice(self._node, "GPUCardsFileNotUsed", text))
 
     def others_changed(self, others: Mapping[str, int]) -> None:
         """Receive what NVIDIA's programs offer here: counts by resource, or by driver."""

@@ -165,12 +165,13 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     entitled: Entitled,
     on_registered: Callable[[str], None] = lambda _result: None,
     on_outdated: Callable[[bool], None] = lambda _outdated: None,
+    on_unusable: Callable[[str], None] = lambda _problem: None,
 ) -> tuple[Enforcer, EnforcerRunner]:
     """Return the enforcer that the settings name, and its runner.
 
     *driver* returns the driver's version, empty while it is not known. *on_registered* is called
     with the result of each registration at the virtual manager, *on_outdated* with whether the
-    host's HAMi-core is too old.
+    host's HAMi-core is too old, *on_unusable* with why it cannot be used.
     """
     if settings.enforcement is EnforcementMode.VCUDA:
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
@@ -192,7 +193,9 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     if settings.enforcement is EnforcementMode.HAMI_CORE:
         hami = HamiCore(
             state_dir=settings.state_dir,
-            library=HamiLibrary(settings.hami_library_dir, on_outdated=on_outdated),
+            library=HamiLibrary(
+                settings.hami_library_dir, on_outdated=on_outdated, on_problem=on_unusable
+            ),
             block=settings.memory_block,
             cards=inventory.cards,
         )

@@ -16,6 +16,7 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService, RefusalPace
 from agent.kubernetes_api.client import Json
 from agent.observability.decision_log import LoggedDecisions
+from common.apiserver.access import own_pod
 from common.apiserver.events import EventSubject, Notice
 from common.kubelet_api import KUBELET_SOCKET
 from contract.resource import Resource
@@ -45,6 +46,7 @@ class PluginDoor:
             settings.pod_resources_socket,
             resources=names.resources,
             kubelet_socket=settings.kubelet_dir / KUBELET_SOCKET,
+            own=own_pod(),
         )
         checkpoint = CheckpointFile(settings.kubelet_dir, names.resources)
         parts.metrics.checkpoint_readable.set_function(lambda: checkpoint.readable)

@@ -8,6 +8,7 @@ again from the kubelet's checkpoint.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -135,6 +136,8 @@ class CardWatch:
         self._all_probed = False  # whether this session has probed every card
         self._probe_failed = False  # whether the last probe of a card failed
         self._cordon_entries: Sequence[str] = ()
+        self._unhealthy: frozenset[str] = frozenset()
+        self._changed_at: dict[str, float] = {}  # when other cards were offered, by the cause
         self._probed_at = now().at
 
     @property
@@ -336,6 +339,29 @@ class CardWatch:
             log.warning("card unhealthy", extra={**more, "reason": health.reason})
         self._listener.health_changed(card, health)
 
+    def _apply_cordon(self) -> None:
+        """Log which cards are cordoned, and which entries name none, if that has changed."""
+        before, cordon = self._status.cordon, self._cordon()
+        if cordon.uuids != before.uuids:
+            log.info("cordoned cards", extra={"cards": sorted(cordon.uuids)})
+        if cordon.unknown and cordon.unknown != before.unknown:
+            entries = [*cordon.unknown]
+            log.warning("entries of gpu-cordoned name no card", extra={"entries": entries})
+        self._update(cordon=cordon)
+        now = self._now().at
+        if cordon.uuids != before.uuids:
+            self._changed_at["cordon"] = now
+        unhealthy = frozenset(filter(self.unhealthy, self._cards))
+        if unhealthy != self._unhealthy:
+            self._unhealthy, self._changed_at["health"] = unhealthy, now
+
+    def offer_age(self, cause: str) -> float:
+        """Return the seconds since other cards were offered because of ``cordon`` or ``health``.
+
+        It is not a number if they were not.
+        """
+        return self._now().at - self._changed_at.get(cause, math.nan)
+
     def _needs_new_session(self) -> bool:
         """Return whether a card of the node does not respond."""
         discovery = self._status.discovery
@@ -346,7 +372,7 @@ class CardWatch:
 
     def _notify(self) -> None:
         """Notify the listener if something has changed since the last notification."""
-        self._update(cordon=self._cordon())
+        self._apply_cordon()
         key = self._status.change_key()
         if key != self._reported_key:
             self._reported_key = key

@@ -1,9 +1,9 @@
 """Sources of cards: NVML, or a cards file instead."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +15,9 @@ from agent.errors import SettingsError, Unavailable
 from contract.inventory import Inventory
 
 log = logging.getLogger(__name__)
+
+_IN_FILE = {"bus_id": "busId"}
+"""Fields of a card with another name in a cards file."""
 
 
 class CardSession(Protocol):
@@ -70,6 +73,10 @@ class FileSource:
         self._identity = self._identify()
         self.problem = ""
         """Why the edited file is not used; may be read from any thread."""
+        self.edited: Mapping[str, str] = {}
+        """The edited fields of served cards that count after a restart, by UUID."""
+        self.on_problem: Callable[[str], None] = lambda _reason: None
+        """Called with the reason when an edited file is not used."""
         self.inventory = self._discovered = self._served = load_inventory(path)
 
     def open(self) -> AbstractContextManager["FileSource"]:
@@ -88,9 +95,11 @@ class FileSource:
                 self.problem = str(error)
                 more = {"reason": self.problem}
                 log.warning("cards file not used, the last one applies", extra=more)
+                self.on_problem(self.problem)
             else:
-                if late := _changed_beside_health(self._served, self.inventory):
-                    log.warning("edited cards count after a restart", extra={"cards": late})
+                self.edited = _changed_beside_health(self._served, self.inventory)
+                if self.edited:
+                    log.warning("edited cards count after a restart", extra={"cards": self.edited})
         return self.inventory != self._discovered
 
     def _identify(self) -> tuple[int, ...]:
@@ -122,14 +131,18 @@ class FileSource:
         return CardFault(FaultKind.ERROR, card.unhealthy) if card.unhealthy else Probe()
 
 
-def _changed_beside_health(served: Inventory, edited: Inventory) -> list[str]:
-    """Return the UUIDs of served cards of which another field than the health was edited."""
-    return [
-        card.uuid
+def _changed_beside_health(served: Inventory, edited: Inventory) -> Mapping[str, str]:
+    """Return the edited fields of served cards, by UUID, except for the health."""
+    changes = {
+        card.uuid: ", ".join(
+            _IN_FILE.get(each.name, each.name)
+            for each in fields(card)
+            if each.name != "unhealthy" and getattr(card, each.name) != getattr(before, each.name)
+        )
         for card in edited.cards
         if (before := served.card(card.uuid)) is not None
-        and replace(card, unhealthy=before.unhealthy) != before
-    ]
+    }
+    return {uuid: names for uuid, names in changes.items() if names}
 
 
 def open_source(cards: Path | None, *, mig: bool = False) -> CardSource:

@@ -107,7 +107,7 @@ class HamiCore:
     def open(self) -> None:
         """Clean up after a killed agent, and check the library."""
         self._dirs.clean()
-        self._library.present()
+        self._library.find_problem()
 
     def prepare_allocation(self, holding: Holding) -> ContainerEdits:
         """Return the edits with the compute limit of a share, with the memory limit, or both."""
@@ -151,6 +151,7 @@ class HamiCore:
 
     def prune(self, pods: Collection[PodId]) -> None:
         """Remove all directories except those of *pods*; failures are retried at the next call."""
+        self._library.find_problem()  # reported without a start, too
         try:
             self._dirs.prune(pods)
         except EnforcementError as error:
@@ -190,12 +191,8 @@ class HamiCore:
     def _loaded(self) -> ContainerEdits:
         """Return the mounts and variables that load the library: the same in every response."""
         # For a missing file the runtime would make a directory, and programs would run unlimited.
-        if not self._library.present():
-            log.error("HAMi-core is missing", extra={"path": str(self._library.path)})
-            raise EnforcementError(
-                f"hami-library-dir: the node has no {LIBRARY}, which enforces the limits of "
-                "containers: the node's admin must install HAMi-core"
-            )
+        if problem := self._library.find_problem():
+            raise EnforcementError(problem)
         return ContainerEdits(
             {"CUDA_DEVICE_MEMORY_SHARED_CACHE": SHARED},
             mounts=(

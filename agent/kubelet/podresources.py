@@ -67,15 +67,19 @@ class PodResources:
         *,
         resources: Mapping[str, Resource],
         kubelet_socket: Path | None = None,
+        own: tuple[str, str] = ("", ""),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open a channel to *socket*; nothing is requested yet. Only *resources* are read.
 
         *kubelet_socket* is the kubelet's socket for plugins. A kubelet that starts serves ``List``
         before, and lists nothing: its responses do not count until it serves plugins, too (K11).
+        *own* has namespace and name of this agent's pod: it and the others of its DaemonSet, which
+        request no GPU, are left out, so that they are no target while the API shows no pods.
         """
         self._resources = resources
         self._kubelet_socket = kubelet_socket
+        self._own_namespace, self._own_set = own[0], own[1].rpartition("-")[0]
         self._socket = socket
         self._clock = clock
         self._pause = threading.Event()
@@ -144,7 +148,11 @@ class PodResources:
         raws = list(response.pod_resources)
         pods = tuple([before.get(raw) or self._read_pod(raw) for raw in raws])
         self._parsed = dict(zip(raws, pods, strict=True))
-        return pods
+        return pods if not self._own_set else tuple(filter(self._may_request, pods))
+
+    def _may_request(self, pod: ListedPod) -> bool:
+        own_set = pod.name.rpartition("-")[0]
+        return (pod.namespace, own_set) != (self._own_namespace, self._own_set)
 
     def _read_pod(self, raw: bytes) -> ListedPod:
         pod = podresources_pb2.PodResources.FromString(raw)

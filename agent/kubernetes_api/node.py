@@ -83,7 +83,6 @@ class NodeReader:
         self._on_read(obj)
         found = read_cordon((obj.get("metadata") or {}).get("annotations") or {}, self._names)
         if found != self._known:
-            log.info("cordoned cards", extra={"cards": found})
             self._known = found
             self._on_cordon(found)
         self._count_devices()

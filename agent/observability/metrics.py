@@ -1,6 +1,7 @@
 """The agent's Prometheus metrics. The only importer of ``prometheus_client`` here."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -27,6 +28,32 @@ class _Snapshot(Collector):
             yield family
 
 
+class ProblemGauge(Collector):
+    """A gauge that is 1 while there is a problem, with the reason as its label; else 0."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str) -> None:
+        """Start without a problem."""
+        self._name = f"{_NAMESPACE}_{name}"
+        self._text = text
+        self._read: Callable[[], str] = str
+        registry.register(self)
+
+    def set(self, reason: str) -> None:
+        """Set the reason; empty if there is no problem."""
+        self._read = lambda: reason
+
+    def set_function(self, read: Callable[[], str]) -> None:
+        """Read the reason at each scrape."""
+        self._read = read
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Return the one series."""
+        reason = self._read()
+        family = GaugeMetricFamily(self._name, self._text, labels=["reason"])
+        family.add_metric([reason], float(bool(reason)))
+        yield family
+
+
 def _request_series(samples: Mapping[tuple[str, ...], float]) -> Series:
     return Series(
         f"{_NAMESPACE}_requests_failing",
@@ -34,6 +61,18 @@ def _request_series(samples: Mapping[tuple[str, ...], float]) -> Series:
         ("verb", "resource", "reason"),
         samples,
     )
+
+
+def _folder_series(reasons: Mapping[tuple[str, str], str]) -> Series:
+    samples = {(*each, reason): float(not reason) for each, reason in reasons.items()}
+    text = "Whether a folder that the agent writes to exists, is writable and has space."
+    return Series(f"{_NAMESPACE}_folder_writable", text, ("folder", "path", "reason"), samples)
+
+
+def _edit_series(changes: Mapping[str, str]) -> Series:
+    text = "Cards of which a change counts after a restart of the agent: added, or edited fields."
+    samples = dict.fromkeys(changes.items(), 1.0)
+    return Series(f"{_NAMESPACE}_card_awaits_restart", text, ("card", "change"), samples)
 
 
 def render_series(series: Iterable[Series]) -> bytes:
@@ -57,7 +96,13 @@ class Metrics:
 
         self.read_requests: Callable[[], Mapping[tuple[str, ...], float]] = dict
         """Returns whether each kind of request to the API server fails: verb, resource, reason."""
-        self.registry.register(_Snapshot(lambda: [_request_series(self.read_requests())]))
+        self.read_folders: Callable[[], Mapping[tuple[str, str], str]] = dict
+        """Returns why each folder cannot be written, by flag and path; empty if it can."""
+        self.read_changes: Callable[[], Mapping[str, str]] = dict
+        """Returns by UUID what of cards counts after a restart."""
+        self.registry.register(_Snapshot(self._read_state))
+
+        problem = partial(ProblemGauge, self.registry)
 
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
             return Counter(name, text, labels, namespace=_NAMESPACE, registry=self.registry)
@@ -155,13 +200,17 @@ class Metrics:
             "late (served after a restart of the agent).",
             ["state"],
         )
-        self.cards_problem = gauge(
+        self.cards_problem = problem(
             "cards_problem",
             "Whether the cards cannot be read: no driver, or NVML does not work.",
         )
-        self.cards_file_problem = gauge(
+        self.cards_file_problem = problem(
             "cards_file_problem",
             "Whether the edited cards file cannot be used, so that the one before applies.",
+        )
+        self.hami_core_problem = problem(
+            "hami_core_problem",
+            "Whether the host's HAMi-core cannot be used, so that no share starts.",
         )
         self.cdi_specs_unused = gauge(
             "cdi_specs_unused",
@@ -186,6 +235,12 @@ class Metrics:
             "cards_look_age_seconds",
             "Time since the last probe of every card; grows while a call of NVML hangs.",
         )
+        self.offer_age = gauge(
+            "offer_age_seconds",
+            "Time since other cards were offered because of a cordon or their health: the node's "
+            "status follows within seconds.",
+            ["cause"],
+        )
         self.driver_files_problem = gauge(
             "driver_files_problem",
             "Whether the folder of driver files (--driver-dir auto) does not have the host's "
@@ -196,14 +251,14 @@ class Metrics:
             "Whether the host's HAMi-core is older than 2026-02-03: it delays the start of "
             "programs.",
         )
-        self.folder_writable = gauge(
-            "folder_writable",
-            "Whether a folder that the agent writes to exists, is writable and has space.",
-            ["folder"],
-        )
         self.inventory = counter(
             "inventory_writes", "Inventories written to the node, by result.", ["result"]
         )
+
+    def _read_state(self) -> Iterable[Series]:
+        yield _request_series(self.read_requests())
+        yield _folder_series(self.read_folders())
+        yield _edit_series(self.read_changes())
 
     def render(self) -> bytes:
         """Write all metrics in the text format."""

@@ -5,12 +5,14 @@ service account. Values that change are read again: a token after a minute, as c
 """
 
 import ipaddress
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import gethostname
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
@@ -126,7 +128,10 @@ class TokenFile:
             return Credentials(f"Bearer {self._token}")
 
     def reject(self, credentials: Credentials) -> None:
-        """Do nothing: only the other program can renew it."""
+        """Read the token again for the next request: it may have been replaced."""
+        with self._lock:
+            if credentials.authorization == f"Bearer {self._token}":
+                self._read_at = -math.inf
 
 
 def service_account(
@@ -152,6 +157,17 @@ def service_account(
         raise unusable(where, f"{SERVICE_ACCOUNT / 'ca.crt'} is empty")
     proxy = proxy_of_environment(server, environment)
     return ServerAccess(server, token, authorities, proxy=proxy)
+
+
+def own_pod() -> tuple[str, str]:
+    """Return namespace and name of this program's pod; both empty outside of a pod.
+
+    The name is that of the host, unless the pod uses the network of its node.
+    """
+    try:
+        return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip(), gethostname()
+    except (OSError, ValueError):
+        return "", ""
 
 
 def impersonation_headers(

@@ -5,6 +5,7 @@ Every error is translated to one of :mod:`common.apiserver.errors` or ``Unavaila
 
 import contextlib
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from urllib3.exceptions import ReadTimeoutError
 from common.apiserver.access import ServerAccess
 from common.apiserver.errors import Gone, Rejected, TooManyRequests
 from common.apiserver.lists import decode_without_managed_fields
-from common.apiserver.rest import BROKEN, OnWait, Rest, Timeout, describe, log_wait
+from common.apiserver.rest import BROKEN, OnWait, Rest, Timeout, describe, expects_https, log_wait
 from common.backoff import spread
 from common.errors import Unavailable
 from common.text import cut
@@ -27,6 +28,8 @@ Json = dict[str, Any]
 
 LIST_SECONDS = 30.0
 """Timeout of one page of a list, or of a list without pages."""
+
+_TLS_EXPECTED = re.compile(rb"HTTP request .*\bto (?:an )?HTTPS (?:server|port)")
 
 _CONNECT_SECONDS = 5.0
 _WATCH_SECONDS = 300
@@ -153,7 +156,7 @@ class Client:
             },
             timeout=(_CONNECT_SECONDS, SILENT_SECONDS),
         )
-        check_status(response)
+        check_status(response, self.rest.host)
         with self._lock:
             self._watching.add(response)
             if self._closed:
@@ -210,11 +213,13 @@ class Client:
     ) -> bytes:
         timeout = self._request_timeout or timeout
         response = self.rest.request(method, path, timeout=timeout, query=query, body=body)
-        check_status(response)
+        check_status(response, self.rest.host)
         try:
             content: bytes = response.data
         except BROKEN as error:
-            raise Unavailable(f"API server: {describe(error, self.rest.host)}") from error
+            seconds = timeout[1] if isinstance(timeout, tuple) else timeout
+            text = describe(error, self.rest.host, seconds)
+            raise Unavailable(f"API server: {text}") from error
         return content
 
 
@@ -274,8 +279,8 @@ def decode(content: bytes, loads: Callable[[bytes], Any] = json.loads) -> Json:
     return decoded
 
 
-def check_status(response: Any) -> None:
-    """Check the HTTP status of a response of :meth:`Rest.request`.
+def check_status(response: Any, server: str) -> None:
+    """Check the HTTP status of a response of :meth:`Rest.request`; *server* is its URL.
 
     Raises:
         Gone: 410.
@@ -288,7 +293,9 @@ def check_status(response: Any) -> None:
     try:
         message = str(json.loads(response.data)["message"])  # of a Status
     except (*BROKEN, TypeError, ValueError, KeyError):
-        message = str(response.reason)
+        message = _plain_text(response) or str(response.reason)
+        if server.startswith("http:") and _is_about_tls(response):
+            raise Unavailable(f"API server: {expects_https(server)}") from None
     if status == 410:
         raise Gone(message)
     later = response.headers.get("Retry-After", "")
@@ -298,6 +305,25 @@ def check_status(response: Any) -> None:
         raise Rejected(status, message)
     kind = TooManyRequests if status == 429 else Unavailable
     raise kind(f"API server: {status} {message}")
+
+
+def _plain_text(response: Any) -> str:
+    """Return the first line of a response in plain text, such as a pod's by the proxy."""
+    if not response.headers.get("Content-Type", "").startswith("text/plain"):
+        return ""
+    try:
+        lines: list[str] = response.data.decode(errors="replace").splitlines()
+    except BROKEN:
+        return ""
+    return cut(next((each.strip() for each in lines if each.strip()), ""), 200)
+
+
+def _is_about_tls(response: Any) -> bool:
+    """Return whether a response says that the request came without TLS, as by Go or nginx."""
+    try:
+        return response.status == 400 and _TLS_EXPECTED.search(response.data) is not None
+    except BROKEN:
+        return False
 
 
 def object_path(resource: str, namespace: str, name: str = "", *, api: str = "/api/v1") -> str:

@@ -168,7 +168,9 @@ class UserCredentials:
         return replace(found, certificate=ClientCertificate(certificate, key))
 
     def reject(self, credentials: Credentials) -> None:
-        """Do nothing: only another program or the user can renew them."""
+        """Read a token's file again for the next request; the user can change the rest."""
+        if self._file is not None:
+            self._file.reject(credentials)
 
 
 def load_context(

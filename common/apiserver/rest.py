@@ -10,12 +10,14 @@ because programs defer their packages (``agent.__main__``).
 
 import logging
 import re
+import socket
 import ssl
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,10 @@ _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 _MOST_RETRIES = 10
 _LONG_WAIT_SECONDS = 5.0
+_NO_SUCH_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+"""Other errors, such as ``EAI_AGAIN``, mean that no name server has said so."""
+
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 
 
 def log_wait(status: str, seconds: float) -> None:
@@ -118,6 +124,9 @@ class Rest:
         (``rest/with_retry.go``). There is no wait beyond the *timeout* for all of it, or for a
         read: client-go would wait for hours.
 
+        If the response is 401, and the credentials that are read anew differ, the request is sent
+        once more with these: a token may have been replaced since it was read.
+
         The *body* is a JSON object; for ``PATCH`` a merge patch, or a list as JSON patch.
 
         Returns:
@@ -127,7 +136,7 @@ class Rest:
             Unavailable: no response, or the credentials cannot be renewed.
         """
         total, longest = (None, timeout[1]) if isinstance(timeout, tuple) else (timeout, timeout)
-        began, retries = self._clock(), 0
+        began, retries, renewed = self._clock(), 0, False
         while True:
             left = None if total is None else total - (self._clock() - began)
             own = dict(query or {})
@@ -135,7 +144,16 @@ class Rest:
                 timeout, SharedTimeout
             ):  # 0 would mean the server's default
                 own["timeout"] = f"{max(left, 0.001):.3f}s"
-            response = self._send(method, path, timeout if left is None else left, own, body)
+            credentials = self._credentials()
+            rest = timeout if left is None else left
+            response = self._send(method, path, rest, own, body, credentials=credentials)
+            if response.status == HTTPStatus.UNAUTHORIZED:
+                self._access.credentials.reject(credentials)
+                if not (renewed or self._closed.is_set()) and self._has_others(credentials):
+                    renewed = True
+                    with suppress(*BROKEN):
+                        response.drain_conn()
+                    continue
             pause = _retry_after(response)
             if pause is None or retries == _MOST_RETRIES:
                 return response
@@ -157,24 +175,39 @@ class Rest:
         """URL of the API server."""
         return self._access.server
 
-    def _send(
+    def _credentials(self) -> Credentials:
+        try:
+            return self._access.credentials.current()
+        except CredentialsError as error:
+            raise Unavailable(f"API server: getting credentials: {error}") from error
+
+    def _has_others(self, rejected: Credentials) -> bool:
+        """Return whether there are other credentials now than the rejected ones."""
+        try:
+            return self._access.credentials.current() != rejected
+        except CredentialsError:
+            return False  # the response says more: that the API server did not accept them
+
+    def _send(  # noqa: PLR0913 -- what a request consists of
         self,
         method: str,
         path: str,
         timeout: Timeout,
         query: Mapping[str, str],
         body: Mapping[str, Any] | list[Any] | None,
+        *,
+        credentials: Credentials,
     ) -> Any:
         try:
-            credentials = self._access.credentials.current()
             client = self._client_for(credentials.certificate)
         except CredentialsError as error:
             raise Unavailable(f"API server: getting credentials: {error}") from error
+        began = self._clock()
         url = f"{self._access.server}{path}"
         if query:
             url = f"{url}?{urlencode(sorted(query.items()))}"
         try:
-            response = client.request(
+            return client.request(
                 method,
                 url,
                 headers=self._headers(method, credentials, body),
@@ -186,10 +219,8 @@ class Rest:
             found = cause if isinstance(cause, Exception) else error
             raise Unavailable(f"API server: {describe(found, self.host)}") from error
         except BROKEN as error:
-            raise Unavailable(f"API server: {describe(error, self.host)}") from error
-        if response.status == 401:
-            self._access.credentials.reject(credentials)
-        return response
+            text = describe(error, self.host, _elapsed(timeout, self._clock() - began))
+            raise Unavailable(f"API server: {text}") from error
 
     def _headers(
         self, method: str, credentials: Credentials, body: Mapping[str, Any] | list[Any] | None
@@ -213,29 +244,48 @@ class Rest:
             return self._client
 
 
-def describe(error: Exception, server: str) -> str:
+def describe(error: Exception, server: str, timeout: float = 0.0) -> str:
     """Describe in one line why a server sent no usable response, without names of classes.
 
-    The *error* is one of ``urllib3``, or one that it raises; *server* is a URL.
+    The *error* is one of ``urllib3``, or one that it raises; *server* is a URL, and *timeout* are
+    the seconds for which a response was waited for, if it was; 0 if that is not known.
     """
     where, cause = urlsplit(server).netloc, _cause(error)
     if isinstance(error, urllib3.exceptions.ProxyError):
         text = f"the proxy does not connect to {where}: {reason_of(_cause(error.original_error))}"
-    elif isinstance(error, urllib3.exceptions.NameResolutionError):
-        text = f"no such host: {urlsplit(server).hostname}"
+    elif isinstance(cause, socket.gaierror):
+        host = urlsplit(server).hostname
+        text = f"the name {host} cannot be resolved: {reason_of(cause)}"
+        if cause.errno in _NO_SUCH_HOST:
+            text = f"no such host: {host}"
     elif isinstance(cause, ConnectionRefusedError):
         text = f"connection refused by {where}"
     elif isinstance(cause, urllib3.exceptions.TimeoutError | TimeoutError):
-        text = f"no response from {where} in time"
+        within = f"within {timeout:.{int(timeout < 1)}f} s" if timeout else "in time"
+        text = f"no response from {where} {within}"
     elif isinstance(cause, IncompleteRead):
         text = f"{where} closed the connection within a response"
     elif isinstance(cause, ssl.SSLCertVerificationError):
         text = f"the certificate of {where} is not trusted: {cause.verify_message}"
     elif isinstance(cause, ssl.SSLError):
         text = f"TLS: {(cause.reason or 'failed').replace('_', ' ').lower()}"
+        if cause.reason in _NO_TLS:
+            text = f"{where} does not speak TLS, which {server} demands ({text})"
     else:
         text = reason_of(cause)
     return text
+
+
+def _elapsed(timeout: Timeout, seconds: float) -> float:
+    """Return the timeout that has elapsed: for the connection, with TLS, or for the response."""
+    if not isinstance(timeout, tuple):
+        return float(timeout)
+    return max((each for each in timeout if each <= seconds), default=min(timeout))
+
+
+def expects_https(server: str) -> str:
+    """Return what is wrong if a *server*, a URL with ``http``, expects TLS."""
+    return f"{urlsplit(server).netloc} expects https, and the URL of the API server is {server}"
 
 
 def _cause(error: Exception) -> Exception:

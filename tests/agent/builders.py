@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,3 +150,15 @@ def holding(
     names = (*sorted(cores), *(each for each in blocks if each not in cores))
     cards = {each: Amounts(cores[each], blocks.get(each, 0)) for each in names}
     return Holding(ref, key_of(core_ids), cards, are_whole(cards), core_limit)
+
+
+def write_hami_core(
+    path: Path, *texts: bytes, machine: int = 0, kind: int = 3, reads: bool = True
+) -> None:
+    """Write a file that looks like HAMi-core for this machine, with texts of newer builds."""
+    header = bytearray(Path("/proc/self/exe").read_bytes()[:20])
+    header[16:18] = kind.to_bytes(2, "little")
+    if machine:
+        header[18:20] = machine.to_bytes(2, "little")
+    variables = (b"CUDA_DEVICE_MEMORY_LIMIT", b"CUDA_DEVICE_SM_LIMIT") if reads else ()
+    path.write_bytes(b"\0".join((bytes(header), *variables, *texts)))

@@ -104,7 +104,7 @@ class FixedResponse(RotationApi):
         response = SimpleNamespace(status=status, data=body, headers=headers, reason="")
         self.settings = settings()
         self._now = lambda: START
-        self._rest: Any = SimpleNamespace(request=lambda *_, **__: response)
+        self._rest: Any = SimpleNamespace(host="https://h", request=lambda *_, **__: response)
 
 
 def _status(code: int, message: str) -> bytes:

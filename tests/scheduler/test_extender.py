@@ -188,7 +188,7 @@ def test_a_binding_waits_until_those_of_the_kube_scheduler_before_have_ended(
             eventually(binds, "pods are listed again")
         finally:
             clock.now += 0.0 if binds() else 60.0  # the request waits no longer
-        assert waits == "not the leader: pod-1_b holds the lease"
+        assert waits == "not the leader: pod-1_b held the lease when it was last read"
         assert json.loads(bound.result().text) == {"Error": ""}
         found = admin.get(f"{PODS}/next")["metadata"]["annotations"]
         assert found[NAMES.predicate_gpu_idx(0)] == "1"

@@ -73,7 +73,9 @@ def stage() -> Stage:
 
 
 def test_a_new_leader_binds_once_it_has_listed_the_pods_again(stage: Stage) -> None:
-    assert stage.leadership.not_binding() == "not the leader: no replica holds the lease"
+    assert stage.leadership.not_binding() == (
+        "not the leader: no replica held the lease when it was last read"
+    )
     stage.turn()
     assert stage.leadership.first_step.is_set()
     assert stage.leadership.leads
@@ -90,7 +92,9 @@ def test_a_term_that_ends_and_another_one_list_again(stage: Stage) -> None:
     stage.turn()
     stage.leases.error = Unavailable("no response")
     stage.turn(DURATION - 3.5)
-    assert stage.leadership.not_binding() == "not the leader: one holds the lease"
+    assert stage.leadership.not_binding() == (
+        "not the leader: one held the lease when it was last read"
+    )
     stage.turn(10)
     assert not stage.leadership.leads
     stage.leases.error = None

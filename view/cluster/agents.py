@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from common.apiserver.client import Client, Json, object_path, pages, quoted
 from common.apiserver.errors import REQUEST_ERRORS
+from common.errors import Unavailable
 from view.model.usage import PREFIX, MetricSample, NodeUsage, read_usage
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
@@ -58,12 +59,21 @@ def _read_node(api: Client, namespace: str, pod: Json) -> NodeUsage:
 def read_metrics(
     api: Client, namespace: str, pod: Json, prefix: str = PREFIX
 ) -> list[MetricSample]:
-    """Read the metrics of one of our pods, from its port ``http`` or ``https``.
+    """Read the metrics of one of our pods.
 
     Raises:
-        Rejected: the metrics may not be read.
-        Unavailable: the pod does not respond.
+        Rejected, Unavailable: as by :func:`read_page`.
         ValueError: the response is not a page of metrics.
+    """
+    return parse_samples(read_page(api, namespace, pod, "metrics"), prefix)
+
+
+def read_page(api: Client, namespace: str, pod: Json, page: str) -> str:
+    """Read a page, such as ``readyz``, of one of our pods, from its port ``http`` or ``https``.
+
+    Raises:
+        Rejected: it may not be read, or the pod responds 4xx.
+        Unavailable: the pod does not respond, or with 5xx. The message begins with port and page.
     """
     port, scheme = _PORT, ""
     spec = pod["spec"]
@@ -73,8 +83,12 @@ def read_metrics(
                 port = int(each.get("containerPort", _PORT))
                 scheme = "https:" if each["name"] == "https" else ""
     target = quoted(f"{scheme}{pod['metadata']['name']}:{port}")
-    path = f"/api/v1/namespaces/{quoted(namespace)}/pods/{target}/proxy/metrics"
-    return parse_samples(api.read_text(path, timeout=_SECONDS), prefix)
+    path = f"/api/v1/namespaces/{quoted(namespace)}/pods/{target}/proxy/{page}"
+    try:
+        return api.read_text(path, timeout=_SECONDS)
+    except Unavailable as error:
+        asked = f"GET :{port}/{page}"
+        raise Unavailable(f"{asked}: {str(error).removeprefix('API server: ')}") from error
 
 
 def parse_samples(text: str, prefix: str = PREFIX) -> list[MetricSample]:

@@ -18,7 +18,7 @@ from contract.inventory import Amounts
 from contract.names import Names
 from contract.other_systems import NVIDIA_DRIVER, DriverDevices, count_devices
 from contract.quantity import parse_quantity
-from view.cluster.agents import AGENT_NAMESPACE, read_metrics
+from view.cluster.agents import AGENT_NAMESPACE, read_metrics, read_page
 from view.cluster.collections import FORBIDDEN
 from view.model.doctor.facts import (
     AGENT,
@@ -127,8 +127,10 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
     with ThreadPoolExecutor(_AT_ONCE) as pool, client.interruptible():
         futures = {part: pool.submit(_maybe, read) for part, read in parts.items()}
         pods: OrUnread[Sequence[Json]] = futures.pop("pods").result()
+        read = () if isinstance(pods, UnreadSource) else pods
+        unready = _unready(client, pool, read, node)
         found: dict[str, Any] = {
-            **_metrics(client, pool, () if isinstance(pods, UnreadSource) else pods, node),
+            **_metrics(client, pool, read, node),
             **{part: future.result() for part, future in futures.items()},
         }
     daemonsets: OrUnread[Mapping[str, Json]] = found.pop("daemonsets")
@@ -139,7 +141,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         domain=names.domain,
         version=version,
         programs=_derive(
-            pods, lambda pods: _programs(client, [*filterfalse(is_ending, pods)], names)
+            pods, lambda pods: _programs(client, [*filterfalse(is_ending, pods)], names, unready)
         ),
         ending=_derive(
             pods, lambda pods: [read_program(each, "") for each in filter(is_ending, pods)]
@@ -212,6 +214,29 @@ def _metrics(
     return found
 
 
+def _unready(
+    client: Client, pool: Executor, pods: Sequence[Json], only: str | None
+) -> Mapping[str, str]:
+    """Return what running pods that are not ready respond to a probe, by UID; else nothing."""
+    asked = [
+        each
+        for each in filterfalse(is_ready, filterfalse(is_ending, pods))
+        if (each.get("status") or {}).get("podIP") and only in (None, each["spec"].get("nodeName"))
+    ]
+    found = pool.map(partial(_read_problem, client), asked)
+    return {pod["metadata"].get("uid", ""): text for pod, text in zip(asked, found, strict=True)}
+
+
+def _read_problem(client: Client, pod: Json) -> str:
+    try:
+        read_page(client, pod["metadata"]["namespace"], pod, "readyz")
+    except Unavailable as error:
+        return str(error)
+    except (Gone, Rejected):
+        pass  # it may not be read: the pod's status has less
+    return ""
+
+
 def _read_metrics(client: Client, pod: Json) -> Samples:
     if not (pod.get("status") or {}).get("podIP"):
         raise Unavailable("it has no IP address yet")
@@ -230,15 +255,21 @@ def _own_pods(client: Client) -> list[Json]:
     ]
 
 
-def _programs(client: Client, pods: Sequence[Json], names: Names) -> Sequence[ProgramPod]:
-    """Read our pods, and for those that are being created their newest warnings."""
+def _programs(
+    client: Client, pods: Sequence[Json], names: Names, unready: Mapping[str, str]
+) -> Sequence[ProgramPod]:
+    """Read our pods, and for those that are being created their newest warnings.
+
+    *unready* has what those that run respond to a probe.
+    """
     events = EventFacts(names)
     for namespace in sorted({each["metadata"]["namespace"] for each in pods if is_starting(each)}):
         _maybe(partial(_put_warnings, client, namespace, events))
     found = []
     for pod in pods:
-        about = events.of(pod["metadata"].get("uid", ""))
-        found.append(read_program(pod, next((each.message for each in about if each.message), "")))
+        uid = pod["metadata"].get("uid", "")
+        warning = next((each.message for each in events.of(uid) if each.message), "")
+        found.append(read_program(pod, warning, unready.get(uid, "")))
     return found
 
 

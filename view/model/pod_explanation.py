@@ -250,13 +250,18 @@ def _bound(facts: PodFacts, report: PodReport, node: NodeReport | None) -> Progr
     at = time_of(facts.info.rank.bound)
     if report.node_missing:
         return ProgressStep("bound", at, f"to {report.node}: {missing_node(report.node)}", _WRONG)
+    text = f"to {report.node} by {report.scheduler}"
     if not at:
+        # A manifest's own node causes no such Event. Without a stamp the agent orders pods by less.
+        event = next((each for each in report.events if each.reason == "Scheduled"), None)
+        if event is not None and event.source == report.scheduler:
+            text += ", without a stamp: the webhook was not called for its binding"
+            return ProgressStep("bound", event.at, text, _DONE)
         text = (
             f"to {report.node}, without a stamp: its manifest names the node (spec.nodeName), or "
             "the webhook was not called for its binding"
         )
         return ProgressStep("bound", "", text, _WRONG)
-    text = f"to {report.node} by {report.scheduler}"
     there = {card.index for card in node.cards} if node else set()
     chosen = [
         f"{name}: "

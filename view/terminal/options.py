@@ -71,7 +71,7 @@ _OPTIONS = (
         "--request-timeout",
         metavar="TIME",
         type=_Seconds(),
-        text="Timeout of a request, for example 10s.  [default: 30s]",
+        text="Timeout of a request, for example 10s.  [default: 5s to connect, 30s for a response]",
     ),
     flag("-A", "--all-namespaces", text="Show pods of all namespaces."),
     _value("-l", "--selector", text="Label selector, for example app=train."),

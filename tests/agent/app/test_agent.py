@@ -78,7 +78,8 @@ def test_it_registers_once_the_hosts_driver_files_are_laid_out(
         host.install("550.54.15")
         eventually(lambda: ready(agent), "it serves")
         writable = {
-            f'folder_writable{{folder="{each}"}} 1.0' for each in ("plugin-dir", "state-dir")
+            f'folder_writable{{folder="{flag}",path="{path}",reason=""}} 1.0'
+            for flag, path in settings.written_folders.items()
         }
         assert writable <= metrics(agent)
     assert at_registration == [True, True]
@@ -192,16 +193,22 @@ def test_missing_permissions_are_shown_in_a_gauge(settings: Settings, server: Ap
 
 
 def test_an_edited_cards_file_that_cannot_be_used_shows_in_a_gauge_and_the_node_stays_served(
-    settings: Settings, tmp_path: Path
+    settings: Settings, tmp_path: Path, admin: ApiClient
 ) -> None:
     """The last one applies: without the gauge only a log line shows that the edit does not."""
     path = tmp_path / "cards.yaml"
     before = path.read_text()
+    codec = "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"
+    why = f"cards: cannot read {path}: {codec}"
     with running(settings) as agent:
-        for content, value in ((before, "0.0"), ("cards: [", "1.0"), (before, "0.0")):
-            path.write_text(content)
-            sample = {f"cards_file_problem {value}"}
+        for content, reason in ((before.encode(), ""), (b"\xff", why), (before.encode(), "")):
+            path.write_bytes(content)
+            sample = {f'cards_file_problem{{reason="{reason}"}} {float(bool(reason))}'}
             eventually(partial(shows, agent, sample), f"{sample}")
+        eventually(lambda: events(admin), "an Event")
+        (event,) = events(admin)
+        text = f"the edited cards file cannot be used, the one before applies: {why}"
+        assert (event["reason"], event["message"]) == ("GPUCardsFileNotUsed", text)
 
 
 def test_it_registers_once_the_nodes_pods_are_known(

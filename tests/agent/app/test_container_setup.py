@@ -17,7 +17,7 @@ from agent.injection.inject import DriverFiles, Injection
 from agent.settings import AgentMode, EnforcementMode, Settings
 from contract.inventory import Inventory
 from placement.pods import PodId
-from tests.agent.builders import BLOCK, holding
+from tests.agent.builders import BLOCK, holding, write_hami_core
 from tests.agent.fakes import make_settings, make_table, short_dir
 
 TABLE = make_table(2)
@@ -142,7 +142,7 @@ def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
     enforcer, runner = set_up(replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE))
     library = tmp_path / "vgpu" / "libvgpu.so"
     library.parent.mkdir()
-    library.touch()
+    write_hami_core(library)
     runner.tick()
     assert str(library) in {each.host for each in enforcer.prepare_allocation(SHARE).mounts}
 

@@ -115,7 +115,8 @@ def test_the_cards_of_a_file_have_the_health_in_it(tmp_path: Path) -> None:
 
 def test_a_cards_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "cards.yaml", ONE, OTHER)
-    source = FileSource(path)
+    source, reasons = FileSource(path), list[str]()
+    source.on_problem = reasons.append
     check(source, stale=False)
     write(path, f"{ONE}, health: too hot")
     check(source, stale=True)
@@ -130,6 +131,8 @@ def test_a_cards_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     check(source, stale=False)
     assert source.discover().inventory == found
     assert caplog.messages == ["cards file not used, the last one applies"] * 2
+    assert reasons[0].startswith(f"cards: {path} is not YAML: ")
+    assert reasons[1].startswith(f"cards: cannot read {path}: ")
 
 
 def test_an_edit_that_counts_only_after_a_restart_is_logged(
@@ -137,13 +140,21 @@ def test_an_edit_that_counts_only_after_a_restart_is_logged(
 ) -> None:
     path = write(tmp_path / "cards.yaml", ONE, OTHER)
     source = FileSource(path)
-    write(path, f"{ONE}, health: too hot", f"{OTHER}, model: A30", "uuid: GPU-2, index: 2")
+    write(
+        path,
+        f"{ONE}, health: too hot",
+        f"{OTHER}, model: A30, busId: 0:3b:0.0",
+        "uuid: GPU-2, index: 2",
+    )
     check(source, stale=True)
     (line,) = caplog.records
     assert (line.getMessage(), vars(line)["cards"]) == (
         "edited cards count after a restart",
-        ["GPU-1"],
+        {"GPU-1": "model, busId"},
     )
+    path.write_text("cards: [")
+    check(source, stale=True)
+    assert source.edited == {"GPU-1": "model, busId"}  # the file before applies
 
 
 def check(source: FileSource, *, stale: bool) -> None:

@@ -1,5 +1,7 @@
 """The watch over the cards: in its thread, over a scripted driver and over NVML's stand-in."""
 
+import logging
+import math
 import queue
 import threading
 from collections.abc import Collection, Iterator
@@ -223,8 +225,10 @@ def test_an_error_of_an_application_is_an_event_and_changes_no_health(
 
 
 def test_a_card_cordoned_while_unhealthy_returns_only_when_it_is_neither(
-    watch: CardWatch, scene: Scene
+    watch: CardWatch, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "agent.cards.discovery")
+    assert math.isnan(watch.offer_age("cordon"))
     scene.driver.events.put(("GPU-1", xid_fault(94)))
     eventually(lambda: watch.withheld_cards() == {"GPU-1"}, "it is unhealthy")
     watch.set_cordon(["gpu-0", "GPU-1", "GPU-9"])
@@ -237,6 +241,11 @@ def test_a_card_cordoned_while_unhealthy_returns_only_when_it_is_neither(
     scene.clock.at += RULES.quiet
     eventually(lambda: watch.withheld("GPU-1") == "cordoned", "it has recovered")
     assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
+    eventually(lambda: watch.offer_age("health") == 0, "cards are offered because of it")
+    assert watch.offer_age("cordon") == RULES.quiet
+    named = {each.getMessage(): vars(each) for each in caplog.records}
+    assert named["cordoned cards"]["cards"] == ["GPU-0", "GPU-1"]
+    assert named["entries of gpu-cordoned name no card"]["entries"] == ["GPU-9"]
     watch.set_cordon(["GPU-1"])
     assert watch.withheld_cards() == {"GPU-1"}
 

@@ -178,7 +178,8 @@ def test_a_driver_that_comes_late_is_used_and_its_faults_are_kept_for_the_next_a
         assert event["reason"] == "GPUsUnavailable"
         assert page(stage.agent, "/readyz") == (503, event["message"] + "\n")
         assert stage.shown() == {}
-        assert "cards_problem 1.0" in metrics(stage.agent)
+        sample = f'cards_problem{{reason="{event["message"]}"}} 1.0'
+        assert sample in metrics(stage.agent)
         load(monkeypatch, tmp_path)
         eventually(lambda: stage.offered() == ("200", "200"), "the cards are offered")
         eventually(lambda: page(stage.agent, "/readyz") == (200, "ok\n"), "it is ready")

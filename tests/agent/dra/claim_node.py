@@ -18,7 +18,7 @@ from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from contract.resource import Resource
 from placement.pods import PodInfo
-from tests.agent.builders import BLOCK, container, device_table, view
+from tests.agent.builders import BLOCK, container, device_table, view, write_hami_core
 from tests.agent.dra.a_claim import DRIVER, NODE, claim_of, result, spec_of
 
 TABLE = device_table(2)
@@ -102,7 +102,7 @@ class ClaimNode:
             names = {card.uuid: f"nvidia.com/gpu={card.index}" for card in TABLE.inventory.cards}
             return inject(holding, TABLE.inventory, mode, cdi_names=names)
 
-        (self.folder / "libvgpu.so").touch()
+        write_hami_core(self.folder / "libvgpu.so")
         library = HamiLibrary(self.folder, on_outdated=lambda _outdated: None)
         return ClaimDriver(
             table=table,

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from agent.enforcement.hami_library import HamiLibrary
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import UNKNOWN, ContainerRef, Holding
-from tests.agent.builders import BLOCK, device_table, holding, ids, pod_id, raising
+from tests.agent.builders import BLOCK, device_table, holding, ids, pod_id, raising, write_hami_core
 
 POD = pod_id("p")
 CLAIM = ContainerRef(POD, "c0")
@@ -35,8 +36,9 @@ class HamiHost:
         self.state = folder / "state"
         self.library = folder / "vgpu" / "libvgpu.so"
         self.library.parent.mkdir()
-        self.library.write_text("ELF")
+        write_hami_core(self.library)
         self.outdated: list[bool] = []
+        self.problems: list[str] = []
         self.hami = self.agent()
 
     def agent(self, *bus_ids: str) -> HamiCore:
@@ -44,7 +46,11 @@ class HamiHost:
         cards = device_table(len(bus_ids)).inventory.cards
         return HamiCore(
             state_dir=self.state,
-            library=HamiLibrary(self.library.parent, on_outdated=self.outdated.append),
+            library=HamiLibrary(
+                self.library.parent,
+                on_outdated=self.outdated.append,
+                on_problem=self.problems.append,
+            ),
             block=BLOCK,
             cards=[
                 replace(card, bus_id=bus_id) for card, bus_id in zip(cards, bus_ids, strict=True)
@@ -131,16 +137,60 @@ def test_a_library_that_is_too_old_is_reported_for_each_new_file(
     node.core()
     node.core()
     assert node.outdated == [True]
-    node.library.write_bytes(b"ELF\0Waiting for postinit lock (trial %d/%d)\0")
+    write_hami_core(node.library, b"Waiting for postinit lock (trial %d/%d)")
     node.core()
     assert node.outdated == [True, False]
-    node.library.write_bytes(b"")
+    write_hami_core(node.library, b"older")
     node.core()
     assert node.outdated == [True, False, True]
     node.library.unlink()
     node.hami.open()
     assert node.outdated == [True, False, True]
-    assert caplog.messages == ["HAMi-core is outdated"] * 2
+    assert caplog.messages == [*["HAMi-core is outdated"] * 2, "HAMi-core cannot be used"]
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (Path.touch, "the file is empty"),
+        (lambda path: path.write_text("see README"), "the file is not in the format of a library"),
+        (lambda path: path.write_bytes(b"\x7fELF"), "the file is not in the format of a library"),
+        (
+            lambda path: write_hami_core(path, machine=8),  # MIPS
+            "the library is for another architecture: ELF machine 8, must be ",
+        ),
+        (lambda path: write_hami_core(path, kind=1), "the file is not a shared library"),
+        (
+            lambda path: write_hami_core(path, reads=False),
+            "the library does not read CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_SM_LIMIT",
+        ),
+    ],
+)
+def test_a_file_that_is_no_hami_core_is_reported_at_the_start_and_no_share_starts(
+    node: HamiHost, write: Callable[[Path], object], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loader would ignore it, and programs would run without limits."""
+    node.library.unlink()
+    write(node.library)
+    node.hami.open()
+    node.hami.prune(())
+    text = (
+        "hami-library-dir: the node's libvgpu.so is no HAMi-core, which enforces the limits of "
+        f"containers: {why}"
+    )
+    (line,) = caplog.records
+    assert (line.getMessage(), vars(line)["path"]) == (
+        "HAMi-core cannot be used",
+        str(node.library),
+    )
+    assert vars(line)["reason"].startswith(text)
+    assert node.problems[-1].startswith(text)
+    assert node.problems[-1].endswith(f"the node's admin must install HAMi-core ({node.library})")
+    with pytest.raises(EnforcementError, match=re.escape(text)):
+        node.core()
+    write_hami_core(node.library)
+    node.hami.prune(())
+    assert node.problems[-1] == ""
 
 
 def test_settings_in_both_responses_are_equal(node: HamiHost) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.host import directories as folders
-from agent.host.file_systems import is_writable
+from agent.host.file_systems import find_write_problem
 from agent.host.state_file import StateFile
 from tests.agent.builders import raising
 
@@ -84,24 +84,24 @@ def _file_system(blocks: int, files: int, flags: int = 0, all_files: int = 10) -
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (_file_system(50, 5), True),
-        (_file_system(0, 5), False),
-        (_file_system(15, 5), False),  # less than 64 KiB
-        (_file_system(50, 0), False),  # no inode is left
-        (_file_system(50, 0, all_files=0), True),  # btrfs has no fixed number of inodes
-        (_file_system(50, 5, os.ST_RDONLY), False),
+        (_file_system(50, 5), ""),
+        (_file_system(0, 5), "No space left on device"),
+        (_file_system(15, 5), "No space left on device"),  # less than 64 KiB
+        (_file_system(50, 0), "No space left on device: no inode is free"),
+        (_file_system(50, 0, all_files=0), ""),  # btrfs has no fixed number of inodes
+        (_file_system(0, 5, os.ST_RDONLY), "Read-only file system"),
     ],
 )
 def test_a_full_or_read_only_file_system_is_not_writable(
-    found: os.statvfs_result, *, expected: bool, tmp_path: Path
+    found: os.statvfs_result, expected: str, tmp_path: Path
 ) -> None:
-    assert is_writable(tmp_path, lambda _: found) is expected
+    assert find_write_problem(tmp_path, lambda _: found) == expected
 
 
 def test_real_folders_are_judged_as_they_are(tmp_path: Path) -> None:
-    assert is_writable(tmp_path)
-    assert not is_writable(tmp_path / "missing")
-    assert not is_writable(Path("/proc"))  # a file system without space
+    assert find_write_problem(tmp_path) == ""
+    assert find_write_problem(tmp_path / "missing") == "No such file or directory"
+    assert find_write_problem(Path("/proc")) == "No space left on device"
 
 
 # --- a small file that survives the agent ---------------------------------------------

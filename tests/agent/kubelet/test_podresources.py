@@ -92,6 +92,17 @@ def test_entries_of_one_id_each_are_added_up(kubelet: Shown, client: PodResource
     )
 
 
+def test_the_agents_own_daemonset_is_left_out(kubelet: Shown) -> None:
+    """It requests no GPU, and would be guessed while the API shows no pods."""
+    kubelet.pods = {"agent-x7k2p": {"agent": {}}, "agent-9b1zz": {}, "agent-a-1": {}, "b": {}}
+    kubelet.server.start()
+    for namespace, names in (("default", ["agent-a-1", "b"]), ("other", [*kubelet.pods])):
+        own = (namespace, "agent-x7k2p")
+        client = PodResources(kubelet.socket, resources=RESOURCES, own=own)
+        assert [each.name for each in client.list(within=DEADLINE_S)] == names
+        client.close()
+
+
 def test_a_response_beyond_grpcs_default_size_is_read(kubelet: Shown, client: PodResources) -> None:
     long = "GPU-" + "0" * 50
     kubelet.pods = {"a": {"one": {NAMES.core: [f"{long}::{n}" for n in range(50_000)]}}}

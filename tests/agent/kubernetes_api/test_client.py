@@ -109,7 +109,7 @@ def test_a_get_gives_up_in_time(
 ) -> None:
     monkeypatch.setattr(module, "_GET_SECONDS", 0.1)
     server.fail(SILENCE)
-    with pytest.raises(Unavailable, match=r"^API server: no response from \S+ in time$"):
+    with pytest.raises(Unavailable, match=r"^API server: no response from \S+ within 0.1 s$"):
         api.get_pod("default", "a", within=1000)
 
 

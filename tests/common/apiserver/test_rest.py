@@ -1,6 +1,7 @@
 """Credentials of a pod's service account, over TLS; retries; messages of errors; large lists."""
 
 import json
+import re
 import socket
 import ssl
 import threading
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 
 from common.apiserver import access
 from common.apiserver.access import ServerAccess, service_account
-from common.apiserver.errors import CredentialsError
+from common.apiserver.client import Client
+from common.apiserver.errors import CredentialsError, Rejected
 from common.apiserver.lists import decode_without_managed_fields
 from common.apiserver.rest import Rest, SharedTimeout, Timeout
 from common.errors import Unavailable
+from common.status import StatusServer, probe
 from simulator.api.faults import SILENCE, Fault, Outage
 from simulator.api.server import ApiServer, Settings
 from tests.agent.builders import patient
@@ -64,6 +67,16 @@ def test_a_token_is_read_again_when_it_is_due(account: Path, server: ApiServer) 
     for now[0] in (0, 59, 60):
         rest.request("GET", "/api/v1/pods", timeout=SECONDS).release_conn()
     assert tokens(server) == ["Bearer first", "Bearer first", "Bearer second"]
+
+
+def test_a_replaced_token_is_read_before_a_401_counts(account: Path, server: ApiServer) -> None:
+    rest = Rest(service_account(clock=lambda: 0.0), user_agent="test")
+    server.fail(Fault(401))
+    (account / "token").write_text("second")
+    assert rest.request("GET", "/api/v1/pods", timeout=SECONDS).status == 401
+    assert rest.request("GET", "/api/v1/pods", timeout=SECONDS).status == 401
+    # Again only with another one.
+    assert tokens(server) == [f"Bearer {each}" for each in ("first", "second", "second")]
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("\n")])
@@ -209,18 +222,70 @@ def test_a_closed_client_does_not_wait(plain: ApiServer) -> None:
 
 def test_https_to_a_port_without_tls_is_reported_in_words(plain: ApiServer) -> None:
     rest = connect(plain.url.replace("http:", "https:"))
-    text = "TLS: (wrong version number|record layer failure)"
-    with pytest.raises(Unavailable, match=f"^API server: {text}$"):
+    where = rest.host.removeprefix("https://")
+    text = f"{where} does not speak TLS, which {rest.host} demands"
+    why = "TLS: (wrong version number|record layer failure)"
+    with pytest.raises(Unavailable, match=rf"^API server: {text} \({why}\)$"):
         rest.request("GET", "/api/v1/pods", timeout=SECONDS)
 
 
-def test_a_name_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        # net/http of Go, nginx, and another response
+        (b"Client sent an HTTP request to an HTTPS server.\n", "expects"),
+        (b"<center>The plain HTTP request was sent to HTTPS port</center>", "expects"),
+        (b"Your browser sent an invalid request.", ""),
+    ],
+)
+def test_http_to_a_port_with_tls_is_reported_in_words(
+    plain: ApiServer, body: bytes, text: str
+) -> None:
+    plain.fail(Fault(400, body=body))
+    client = Client(ServerAccess(plain.url, NoCredentials()), user_agent="test")
+    where = plain.url.removeprefix("http://")
+    with pytest.raises((Unavailable, Rejected)) as found:
+        client.call("GET", "/version", timeout=SECONDS)
+    wanted = f"API server: {where} expects https, and the URL of the API server is {plain.url}"
+    assert str(found.value) == (wanted if text else "Bad Request")
+
+
+def test_an_error_in_plain_text_is_shown() -> None:
+    """As of a pod's probe by the API server's proxy."""
+    served = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "not registered")}, slow=())
+    access = ServerAccess(f"http://127.0.0.1:{served.port}", NoCredentials())
+    try:
+        with pytest.raises(Unavailable, match="^API server: 503 not registered$"):
+            Client(access, user_agent="test").read_text("/readyz", timeout=SECONDS)
+    finally:
+        served.stop()
+
+
+@pytest.mark.parametrize(
+    ("number", "why", "text"),
+    [
+        (socket.EAI_NONAME, "Name or service not known", "no such host: api.example"),
+        (
+            socket.EAI_AGAIN,
+            "Temporary failure in name resolution",
+            "the name api.example cannot be resolved: Temporary failure in name resolution",
+        ),
+        (
+            socket.EAI_FAIL,
+            "Non-recoverable failure in name resolution",
+            "the name api.example cannot be resolved: Non-recoverable failure in name resolution",
+        ),
+    ],
+)
+def test_a_name_without_an_address_is_named(
+    monkeypatch: pytest.MonkeyPatch, number: int, why: str, text: str
+) -> None:
     def fail(*_args: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        raise socket.gaierror(number, why)
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     rest = connect("https://api.example:6443")
-    with pytest.raises(Unavailable, match=r"^API server: no such host: api\.example$"):
+    with pytest.raises(Unavailable, match=f"^API server: {re.escape(text)}$"):
         rest.request("GET", "/api/v1/pods", timeout=SECONDS)
 
 
@@ -228,11 +293,20 @@ def test_a_server_that_refuses_or_is_silent_is_named(plain: ApiServer) -> None:
     rest = connect(plain.url)
     where = plain.url.rpartition("/")[2]
     plain.fail(SILENCE)
-    with pytest.raises(Unavailable, match=f"^API server: no response from {where} in time$"):
+    with pytest.raises(Unavailable, match=f"^API server: no response from {where} within 0.2 s$"):
         rest.request("GET", "/api/v1/pods", timeout=0.2)
     plain.set_outage(Outage.REFUSED)
     with pytest.raises(Unavailable, match=f"^API server: connection refused by {where}$"):
         rest.request("GET", "/api/v1/pods", timeout=SECONDS)
+
+
+def test_a_frozen_server_is_given_up_after_the_timeout_of_the_connection() -> None:
+    """Its kernel accepts the connection, and TLS waits."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        where = f"127.0.0.1:{frozen.getsockname()[1]}"
+        text = f"no response from {where} within 0.3 s"
+        with pytest.raises(Unavailable, match=f"^API server: {text}$"):
+            connect(f"https://{where}").request("GET", "/", timeout=(0.3, SECONDS))
 
 
 _TEXTS = st.sampled_from(

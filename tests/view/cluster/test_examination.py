@@ -446,10 +446,33 @@ def test_an_ending_pod_of_ours_changes_no_finding(api: FakeApi, component: str, 
 
 
 def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
-    api.responses[AGENT_METRICS] = Unavailable("no route")
+    api.responses[AGENT_METRICS] = Unavailable("API server: no route")
     facts = read(api)
-    assert facts.agents == {"n1": UnreadSource("no route")}
+    assert facts.agents == {"n1": UnreadSource("GET :9440/metrics: no route")}
     assert not isinstance(facts.proxies["n1"], UnreadSource)
+
+
+@pytest.mark.parametrize(
+    ("response", "why"),
+    [
+        (Unavailable("API server: 503 not registered"), "GET :9440/readyz: 503 not registered"),
+        ("ok", "containers with unready status: [agent]"),  # the kubelet has not asked again yet
+        (Rejected(403, "no pods/proxy"), "containers with unready status: [agent]"),
+    ],
+)
+def test_a_running_pod_that_is_not_ready_is_asked_why(
+    api: FakeApi, response: object, why: str
+) -> None:
+    agent = api.responses[NODE_PODS][0]
+    unready = {
+        "type": "Ready",
+        "status": "False",
+        "message": "containers with unready status: [agent]",
+    }
+    agent["status"]["conditions"] = [unready]
+    api.responses[AGENT_METRICS.replace("metrics", "readyz")] = response
+    (found,) = run(api, "agents")
+    assert (found.level, found.text) == ("error", f"not ready: {why}")
 
 
 def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:

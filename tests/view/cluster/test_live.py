@@ -270,7 +270,7 @@ def test_agents_are_read_through_the_api_server_and_the_serving_one_counts() -> 
     assert use.cards == ("GPU-1", "GPU-2")
     assert one.cards[0].cores_free == 70
     assert (two.measured, two.cards[0].cores_held) == (False, 100)
-    assert three.problem == "the metrics of its agent cannot be read: no route"
+    assert three.problem == "the metrics of its agent cannot be read: GET :9440/metrics: no route"
     assert five.problem.startswith("the metrics of its agent cannot be read")
     assert [each.node for each in read_usages(api, nodes=["n2"])] == ["n2"]
     assert read_usages(api, nodes=["n9"]) == ()

@@ -161,7 +161,8 @@ PROBLEMS: dict[str, Changes] = {
     "policies error: without a binding: gpu-turnstile-stamps": {
         "policies": BOUND | {"gpu-turnstile-stamps": False}
     },
-    "extender-lease error: k is the leader, last renewal 60 seconds ago": {
+    "extender-lease error: it has no leader: it binds no pods. k was the last one, last renewal 60 "
+    "seconds ago, valid for 15 s": {
         "leases": {"gpu-turnstile-kube-scheduler": Lease("k", NOW - timedelta(seconds=60), 15)}
     },
     "extender-lease error: it has no leader: it binds no pods": {

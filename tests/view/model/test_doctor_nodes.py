@@ -99,8 +99,21 @@ PROBLEMS: dict[str, Changes] = {
     "kubelet error: its proxy reports all devices as unhealthy to the kubelet: no agent is running"
     "": {"proxies": {"n1": [MetricSample(f"{PROXY}given_up", {}, 1)]}},
     "kubelet unknown: its proxy: 503": {"proxies": {"n1": UnreadSource("503")}},
-    "agent-disks error: --state-dir is full, read-only or missing: new GPU pods may be refused": (
-        with_agent(sample("folder_writable", 0, folder="state-dir"))
+    "agent-disks error: --state-dir, /var/lib/gpu-turnstile, cannot be written: No space left on "
+    "device: new GPU pods may be refused": with_agent(
+        sample(
+            "folder_writable",
+            0,
+            folder="state-dir",
+            path="/var/lib/gpu-turnstile",
+            reason="No space left on device",
+        )
+    ),
+    "agent-disks warning: --plugin-dir, /run, cannot be written: Read-only file system: unhealthy "
+    "cards and the current pod are not saved": with_agent(
+        sample(
+            "folder_writable", 0, folder="plugin-dir", path="/run", reason="Read-only file system"
+        )
     ),
     "agent-requests error: the agent has no permission to list pods, get nodes": with_agent(
         *failing(list_pods="forbidden", get_nodes="forbidden")
@@ -128,14 +141,20 @@ PROBLEMS: dict[str, Changes] = {
     "cards warning: a card is in MIG mode and is not offered": with_agent(
         sample("cards", state="mig")
     ),
-    "cards warning: a card was added later; it is offered after a restart of the agent": with_agent(
-        sample("cards", state="late")
+    "cards warning: card GPU-9 was added later: it is offered after a restart of the agent": (
+        with_agent(sample("card_awaits_restart", card="GPU-9", change="added"))
     ),
-    "cards error: the cards cannot be read: no driver, or NVML does not respond": with_agent(
-        cards_problem=1
+    "cards warning: card GPU-1 was edited in the cards file (memory, busId): that counts after a "
+    "restart of the agent": with_agent(
+        sample("card_awaits_restart", card="GPU-1", change="memory, busId")
     ),
-    "cards warning: the edited cards file cannot be used, the one before applies": with_agent(
-        cards_file_problem=1
+    "cards error: the cards cannot be read: NVML: Driver Not Loaded": with_agent(
+        sample("cards_problem", reason="NVML: Driver Not Loaded")
+    ),
+    "cards warning: the edited cards file cannot be used, the one before applies: cards: /c is not "
+    "YAML": with_agent(sample("cards_file_problem", reason="cards: /c is not YAML")),
+    "cards warning: the edited cards file cannot be used, the one before applies: not known": (
+        with_agent(cards_file_problem=1)
     ),
     "cards error: gpu-cards: not JSON: Expecting value: line 1 column 1 (char 0)": {
         "nodes": [node(inventory="no")]
@@ -152,6 +171,9 @@ PROBLEMS: dict[str, Changes] = {
     },
     "enforcement warning: HAMi-core is older than 2026-02-03: programs start 52 seconds late": (
         with_agent(hami_core_outdated=1)
+    ),
+    "enforcement error: no share starts: hami-library-dir: it is empty": with_agent(
+        sample("hami_core_problem", reason="hami-library-dir: it is empty")
     ),
     "enforcement warning: off: shares are not enforced": {
         "enforcement": "none",
@@ -255,6 +277,23 @@ def test_a_node_status_may_be_old_while_agent_or_proxy_are_new(
     assert problems(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "level"),
+    [
+        ({"proxy_starts": {"n1": NOW - timedelta(seconds=59)}}, "unknown"),
+        ({"proxy_starts": {"n1": NOW - MINUTE, "n2": NOW}}, "error"),
+        ({"ending": [pod("proxy", "old", due=NOW + MINUTE)]}, "unknown"),
+        ({"ending": [pod("agent", "old", due=NOW + MINUTE)]}, "error"),
+        ({"programs": [*without("proxy"), pod("proxy", "new", created=NOW)]}, "unknown"),
+    ],
+)
+def test_an_agent_registers_again_once_its_proxy_has_ended(changed: Changes, level: str) -> None:
+    text = "the agent is not registered with the kubelet"
+    if level == "unknown":
+        text += ": its proxy has just ended, and the agent registers again within seconds"
+    assert problems(**with_agent(registered=0), **changed) == [f"kubelet {level}: {text}"]
+
+
 def test_the_enforcement_of_an_agent_without_a_response_is_unknown() -> None:
     agents = {"n1": agent(), "n2": UnreadSource("no route")}
     found = findings("enforcement", agents=agents, nodes=[node(), node("n2")])
@@ -266,6 +305,32 @@ def test_a_cordoned_card_is_no_problem() -> None:
     assert problems(nodes=nodes) == []
     (found,) = findings("cards", nodes=nodes)
     assert found.text == "2 cards, all healthy; 1 cordoned"
+
+
+@pytest.mark.parametrize(
+    ("cores", "cordoned", "read", "ages", "more"),
+    [
+        (200, "GPU-n1-1", 0, {}, "; the agent has not read the cordon of its cards yet"),
+        (100, "", 1, {}, "; the agent has not read the cordon of its cards yet"),
+        (200, "GPU-n1-1", 1, {"cordon": 59}, "; cards were cordoned or uncordoned 59 s"),
+        (100, "", 0, {"cordon": 0}, "; cards were cordoned or uncordoned 0 s ago"),
+        (100, "", 0, {"health": 9}, "; the health of cards has changed 9 s ago"),
+        (200, "GPU-n1-1", 1, {"cordon": 60}, ", as if none were cordoned"),
+        (100, "", 0, {"cordon": 60, "health": float("nan")}, ""),
+    ],
+)
+def test_the_nodes_status_follows_a_cordon_late(
+    cores: int, cordoned: str, read: int, ages: dict[str, float], more: str
+) -> None:
+    samples = [sample("card_cordoned", read, card="GPU-n1-1", index="1", model="Test")]
+    samples += [sample("offer_age_seconds", each, cause=cause) for cause, each in ages.items()]
+    changed = with_agent(*samples) | {"nodes": [node("n1", cores, cores // 25, cordoned=cordoned)]}
+    found = findings("allocatable", **changed)
+    assert [each.level.value for each in found] == ["unknown" if more[:1] == ";" else "error"] * 2
+    has = 100 if cordoned else 200
+    text = f"tencent.com/vcuda-core: the node's status offers {cores}, its cards have {has}{more}"
+    assert found[0].text.startswith(text)
+    assert more or found[0].text == text
 
 
 def test_an_entry_of_a_cordon_that_names_no_card_is_reported() -> None:

@@ -206,6 +206,19 @@ def test_a_node_named_by_the_manifest_is_not_a_schedulers_choice() -> None:
     assert "scheduler" not in found.summary
 
 
+@pytest.mark.parametrize(("by", "state"), [("cards", "done"), ("default-scheduler", "wrong")])
+def test_a_pod_without_a_stamp_was_bound_by_its_scheduler_if_its_event_says_so(
+    by: str, state: str
+) -> None:
+    pod = make_pod("a", (30, 4), node="n1")
+    pod["spec"]["schedulerName"] = "cards"
+    cluster = state_of([make_node("n1", 1)], [pod])
+    cluster.put_event(scenes.event(pod, "Scheduled", "Successfully assigned a to n1", by))
+    step = explanation_of(cluster, "a").steps[2]
+    assert (step.name, step.state) == ("bound", state)
+    assert step.text.startswith("to n1 by cards, without a stamp: ") is (state == "done")
+
+
 def test_a_fault_of_a_pods_card_or_node_is_in_its_first_line() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     found = alone(pod, make_node("n1", 1, unhealthy=[0]))

@@ -305,7 +305,7 @@ def test_each_request_has_the_timeout_of_the_flag(api: ApiServer, gpu: Gpu, word
     found = gpu(*words.split(), "--request-timeout", "500ms")
     where = api.url.rpartition("/")[2]
     assert (found.code, found.out) == (3 if words == "doctor" else 1, "")
-    assert found.err == f"Unable to connect to the server: no response from {where} in time\n"
+    assert found.err == f"Unable to connect to the server: no response from {where} within 0.5 s\n"
 
 
 def test_an_interrupt_ends_the_pause_before_a_repeated_request(api: ApiServer, gpu: Gpu) -> None:

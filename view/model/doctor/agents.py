@@ -17,11 +17,20 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.doctor.nodes import AGENT_LOGS, PODS_ON_NODE, FindingsByText, find_daemonset
+from view.model.doctor.nodes import (
+    AGENT_LOGS,
+    PODS_ON_NODE,
+    RESTART,
+    FindingsByText,
+    find_daemonset,
+    samples_with,
+)
 
 _FAILING, _INFO = "gpu_turnstile_agent_requests_failing", "gpu_turnstile_agent_info"
 _PAGE = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
 _UNREACHABLE = f"{PODS_ON_NODE}  # docs/operate.md#the-api-server-is-unreachable"
+_WRITABLE = "gpu_turnstile_agent_folder_writable"
+_HAMI_CORE = "docs/options.md#what-hami-core-needs-on-a-node"
 _SILENT = "its agent is of a version that does not report this"
 _CHOICE = "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset gpu-turnstile-agent"
@@ -39,11 +48,6 @@ _FOLDERS = {
 _STARTED_AFTER = timedelta(minutes=2)
 """An agent is ready some seconds after its start; pulling its image takes longer."""
 
-_RESTART = (
-    "kubectl -n gpu-turnstile-node delete pod --selector "
-    "app.kubernetes.io/name=gpu-turnstile-agent --field-selector spec.nodeName={}"
-)
-
 
 def check_requests(facts: Facts) -> Iterator[Finding]:
     """Check that the agents' requests to the API server succeed."""
@@ -53,7 +57,7 @@ def check_requests(facts: Facts) -> Iterator[Finding]:
         "denied": ("a policy or webhook denies that the agent may {}", _PAGE),
         "unauthorized": (
             "the API server does not accept the agent's token: it cannot {}",
-            _RESTART,
+            RESTART,
         ),
         "unreachable": ("the agent does not reach the API server", _UNREACHABLE),
     }
@@ -88,10 +92,12 @@ def check_enforcement(facts: Facts) -> Iterator[Finding]:
                 found.add(Level.ERROR, node, text, _DAEMONSET)
             elif actual == "none":
                 found.add(Level.WARNING, node, "off: shares are not enforced", _CHOICE)
+        for _, labels in samples_with({node: samples}, "gpu_turnstile_agent_hami_core_problem"):
+            text = f"no share starts: {labels['reason']}"
+            found.add(Level.ERROR, node, text, _HAMI_CORE)
         if value(samples, "gpu_turnstile_agent_hami_core_outdated"):
             text = "HAMi-core is older than 2026-02-03: programs start 52 seconds late"
-            page = "docs/options.md#what-hami-core-needs-on-a-node"
-            found.add(Level.WARNING, node, text, page)
+            found.add(Level.WARNING, node, text, _HAMI_CORE)
     yield from found.findings(wanted)
 
 
@@ -99,13 +105,12 @@ def check_disks(facts: Facts) -> Iterator[Finding]:
     """Report folders that agents cannot write to; agents without this metric are passed over."""
     found, fine = FindingsByText(), ""
     for folder, (level, effect) in _FOLDERS.items():
-        for node, samples in read_samples(facts.agents).items():
-            writable = value(samples, "gpu_turnstile_agent_folder_writable", folder=folder)
-            if writable is not None:
-                fine = "the folders that agents write to have space"
-            if writable == 0:
-                text = f"--{folder} is full, read-only or missing: {effect}"
-                found.add(level, node, text, _DISK_FULL)
+        if any(labels["folder"] == folder for _, labels in samples_with(facts.agents, _WRITABLE)):
+            fine = "the folders that agents write to have space"
+        for node, labels in samples_with(facts.agents, _WRITABLE, 0):
+            if labels["folder"] == folder:
+                text = f"--{folder}, {labels['path']}, cannot be written: {labels['reason']}"
+                found.add(level, node, f"{text}: {effect}", _DISK_FULL)
     yield from found.findings(fine)
 
 

@@ -256,8 +256,12 @@ def check_lease(facts: Facts) -> Iterator[Finding]:
         yield error("it has no leader: it binds no pods", logs)
         return
     age = (facts.now - lease.renewed).total_seconds()
-    text = f"{lease.holder} is the leader, last renewal {format_count(round(age), 'second')} ago"
-    yield error(text, logs) if age > lease.seconds else ok(text)
+    renewed = f"last renewal {format_count(round(age), 'second')} ago"
+    if age <= lease.seconds:
+        yield ok(f"{lease.holder} is the leader, {renewed}")
+        return
+    text = f"it has no leader: it binds no pods. {lease.holder} was the last one, {renewed}"
+    yield error(f"{text}, valid for {lease.seconds:g} s", logs)
 
 
 def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:

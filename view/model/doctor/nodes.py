@@ -32,6 +32,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
+from view.model.node_facts import NodeFacts
 from view.model.words import clamp, missing_node, name_lost_cards, name_some, summarize
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
@@ -43,6 +44,11 @@ AGENT_LOGS = (
     "--prefix --tail 50"
 )
 _AGAIN = "kubectl gpu doctor --node {}"
+RESTART = (
+    "kubectl -n gpu-turnstile-node delete pod --selector "
+    "app.kubernetes.io/name=gpu-turnstile-agent --field-selector spec.nodeName={}"
+)
+_CARDS_FILE = "kubectl describe node {}  # docs/operate.md#the-cards-file-is-not-used"
 _RECORDED_AFTER = timedelta(minutes=1)
 _STATUS_UPDATED_AFTER = timedelta(minutes=1)
 _FORGOTTEN_AFTER = timedelta(minutes=6)
@@ -90,6 +96,20 @@ def _nodes_with(
         found = value(samples, name, **labels)
         if found is not None and (found == 0) is zero:
             yield node
+
+
+def samples_with(
+    replicas: Mapping[str, OrUnread[Samples]], name: str, wanted: float = 1.0
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield the node and the labels of each sample of a metric with this value.
+
+    A label that an older agent does not have is ``not known``.
+    """
+    for node, samples in read_samples(replicas).items():
+        for each in samples:
+            if each.name == name and each.value == wanted:
+                labels = {label: clamp(text) for label, text in each.labels.items()}
+                yield node, defaultdict(lambda: "not known", labels)
 
 
 def find_daemonset(facts: Facts, component: str) -> DaemonSet | None:
@@ -176,10 +196,13 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
         for node, samples in sorted(replicas.items()):
             if isinstance(samples, UnreadSource):
                 found.add(Level.UNKNOWN, node, f"{prefix}{samples.why}")
-    unregistered = _nodes_with(facts.agents, f"{_AGENT}registered", zero=True)
-    found.add(
-        Level.ERROR, unregistered, "the agent is not registered with the kubelet", PODS_ON_NODE
-    )
+    for node in _nodes_with(facts.agents, f"{_AGENT}registered", zero=True):
+        text = "the agent is not registered with the kubelet"
+        if _proxy_was_replaced(facts, node):
+            text += ": its proxy has just ended, and the agent registers again within seconds"
+            found.add(Level.UNKNOWN, node, text, _AGAIN)
+        else:
+            found.add(Level.ERROR, node, text, PODS_ON_NODE)
     unreadable = _nodes_with(facts.agents, f"{_AGENT}list_readable", zero=True)
     text = "PodResources List cannot be read: containers are identified by order"
     run = f"{AGENT_LOGS}  # docs/operate.md#list-cannot-be-read"
@@ -207,12 +230,9 @@ def check_cdi(facts: Facts) -> Iterator[Finding]:
         elif not may_read_cdi(each.runtime):
             text = f"whether the container runtime reads CDI specs: {each.runtime or 'no version'}"
             found.add(Level.UNKNOWN, each.node.name, text, _RUNTIME)
-    for node, samples in read_samples(facts.agents).items():
-        for sample in samples:
-            if sample.name == f"{_AGENT}cdi_specs_unused" and sample.value:
-                reason = clamp(sample.labels.get("reason"))
-                text = "containers get no driver files (libcuda), the host's CDI specs are not used"
-                found.add(Level.WARNING, node, f"{text}: {reason}", _HOST_SPECS)
+    for name, labels in samples_with(facts.agents, f"{_AGENT}cdi_specs_unused"):
+        text = "containers get no driver files (libcuda), the host's CDI specs are not used"
+        found.add(Level.WARNING, name, f"{text}: {labels['reason']}", _HOST_SPECS)
     if need:
         yield from found.findings(f"{format_count(len(need), 'node')}: no runtime is too old")
 
@@ -249,6 +269,16 @@ def just_started(facts: Facts, programs: Iterable[ProgramPod]) -> bool:
     return any(each.since and facts.now - each.since < _STATUS_UPDATED_AFTER for each in programs)
 
 
+def _proxy_was_replaced(facts: Facts, node: str) -> bool:
+    """Return whether a proxy of this node ends, or one has begun less than a minute ago."""
+    ending = () if isinstance(facts.ending, UnreadSource) else facts.ending
+    if any((each.component, each.node) == (PROXY, node) and each.due for each in ending):
+        return True
+    starts = {} if isinstance(facts.proxy_starts, UnreadSource) else facts.proxy_starts
+    begun = [starts.get(node), *(each.created for each in programs_on(facts, node, PROXY))]
+    return any(each is not None and facts.now - each < _STATUS_UPDATED_AFTER for each in begun)
+
+
 def check_cards(facts: Facts) -> Iterator[Finding]:
     """Report cards that are unhealthy, in MIG mode or not offered, and unreadable inventories."""
     found, count = FindingsByText(), 0
@@ -265,19 +295,22 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     texts = {
         "mig": "a card is in MIG mode and is not offered",
         "faulty": "a card could not be read by the agent",
-        "late": "a card was added later; it is offered after a restart of the agent",
     }
     for state, text in texts.items():
         nodes = _nodes_with(facts.agents, f"{_AGENT}cards", state=state)
         found.add(Level.WARNING, nodes, text, "kubectl describe node {}")
-    text = "the cards cannot be read: no driver, or NVML does not respond"
-    found.add(
-        Level.ERROR, _nodes_with(facts.agents, f"{_AGENT}cards_problem"), text, _NOTHING_OFFERED
-    )
-    text = "the edited cards file cannot be used, the one before applies"
-    edited = _nodes_with(facts.agents, f"{_AGENT}cards_file_problem")
-    run = f"{AGENT_LOGS}  # docs/operate.md#the-cards-file-is-not-used"
-    found.add(Level.WARNING, edited, text, run)
+    for name, labels in samples_with(facts.agents, f"{_AGENT}card_awaits_restart"):
+        text = f"card {labels['card']} was added later: it is offered"
+        if labels["change"] != "added":
+            fields = labels["change"]
+            text = f"card {labels['card']} was edited in the cards file ({fields}): that counts"
+        found.add(Level.WARNING, name, f"{text} after a restart of the agent", RESTART)
+    for name, labels in samples_with(facts.agents, f"{_AGENT}cards_problem"):
+        text = f"the cards cannot be read: {labels['reason']}"
+        found.add(Level.ERROR, name, text, _NOTHING_OFFERED)
+    for name, labels in samples_with(facts.agents, f"{_AGENT}cards_file_problem"):
+        text = f"the edited cards file cannot be used, the one before applies: {labels['reason']}"
+        found.add(Level.WARNING, name, text, _CARDS_FILE)
     cordoned = sum(card.cordoned for node in require(facts.nodes) for card in node.node.cards)
     text = f"{count} cards, all healthy"
     fine = f"{text}; {cordoned} cordoned" if cordoned else text
@@ -302,11 +335,24 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
         pairs = zip(node.node.cards, node.node.sizes, strict=True)
         usable = [size for card, size in pairs if not card.withheld]
         sums = map(sum, zip(NOTHING, *usable, strict=True))
-        for resource, expected in zip((names.core, names.memory), sums, strict=True):
+        cordoned_sizes = [
+            size
+            for card, size in zip(node.node.cards, node.node.sizes, strict=True)
+            if card.cordoned and not card.unhealthy
+        ]
+        for at, (resource, expected) in enumerate(
+            zip((names.core, names.memory), sums, strict=True)
+        ):
             offered = node.offered.get(resource, 0)
             if offered == expected:
                 continue
             text = f"{resource}: the node's status offers {offered}, its cards have {expected}"
+            if late := _why_late(facts, node):
+                found.add(Level.UNKNOWN, name, f"{text}; {late}", _AGAIN)
+                continue
+            cordoned = sum(sizes[at] for sizes in cordoned_sizes)
+            if cordoned and offered == expected + cordoned:
+                text += ", as if none were cordoned"
             # The kubelet writes the node status every ten seconds by default: until then the status
             # may have the amounts from before the proxy registered.
             if just_started(facts, programs):
@@ -317,6 +363,32 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
             else:
                 found.add(Level.ERROR, name, text, _NOTHING_OFFERED)
     yield from found.findings("equal to the cards on every node")
+
+
+def _why_late(facts: Facts, node: NodeFacts) -> str:
+    """Return why the node's status does not follow a change of its cards yet; empty if it should.
+
+    The agent reads a cordon within ten seconds, and the kubelet writes the status every ten.
+    """
+    samples = facts.agents.get(node.node.name, UnreadSource(""))
+    if isinstance(samples, UnreadSource):
+        return ""
+    read = {
+        each.labels.get("card"): bool(each.value)
+        for each in samples
+        if each.name == f"{_AGENT}card_cordoned"
+    }
+    if any(read.get(card.uuid, card.cordoned) != card.cordoned for card in node.node.cards):
+        return "the agent has not read the cordon of its cards yet, which it does within seconds"
+    texts = {
+        "cordon": "cards were cordoned or uncordoned",
+        "health": "the health of cards has changed",
+    }
+    for cause, text in texts.items():
+        age = value(samples, f"{_AGENT}offer_age_seconds", cause=cause)
+        if age is not None and age < _STATUS_UPDATED_AFTER.total_seconds():
+            return f"{text} {age:.0f} s ago, and the kubelet follows within seconds"
+    return ""
 
 
 def _find_unwritten(facts: Facts, node: str) -> tuple[Level, str]:

@@ -62,8 +62,12 @@ def is_starting(pod: _Object) -> bool:
     return any(each.reason in _BEFORE_START for each in read_statuses(_status(pod)))
 
 
-def read_program(pod: _Object, warning: str) -> ProgramPod:
-    """Read a pod of ours; *warning* is the message of the newest warning about it."""
+def read_program(pod: _Object, warning: str, response: str = "") -> ProgramPod:
+    """Read a pod of ours.
+
+    *warning* is the message of the newest warning about it, *response* what it responds to a probe
+    of its readiness; both may be empty.
+    """
     metadata, spec, ready = pod["metadata"], pod["spec"], is_ready(pod)
     since = find_condition(_status(pod), "Ready").get("lastTransitionTime")
     return ProgramPod(
@@ -73,7 +77,7 @@ def read_program(pod: _Object, warning: str) -> ProgramPod:
         bound=bool(spec.get("nodeName")),
         image=spec["containers"][0].get("image") or "",
         ready=ready,
-        why="" if ready else _not_ready_reason(_status(pod), warning),
+        why="" if ready else _not_ready_reason(_status(pod), warning, response),
         created=parse_time(metadata.get("creationTimestamp")),
         due=parse_time(metadata.get("deletionTimestamp")),
         since=parse_time(since) if ready else None,
@@ -91,7 +95,7 @@ def _target_node(spec: _Object) -> str:
     return ""
 
 
-def _not_ready_reason(status: _Object, warning: str) -> str:
+def _not_ready_reason(status: _Object, warning: str, response: str) -> str:
     for each in read_statuses(status):
         ending, waits = each.ending, each.state == "waiting"
         if not waits and (each.state != "terminated" or ending is None or not ending.exit_code):
@@ -106,6 +110,8 @@ def _not_ready_reason(status: _Object, warning: str) -> str:
         # Without container IDs equal messages of several nodes are one finding.
         message = _CONTAINER_ID.sub("...", message)
         return f"{each.name}: {reason or each.state}{code}" + (f": {message}" if message else "")
+    if response:
+        return response
     for kind in ("PodScheduled", "Ready"):
         condition = find_condition(status, kind)
         text = condition.get("message") or condition.get("reason")

@@ -20,6 +20,7 @@ from view.model.node_facts import NodeFacts
 from view.model.words import name_some
 
 CORDONED = "the node is cordoned"
+NOT_READY = "the node is not Ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,13 @@ class Occupancy:
     def refusal(self, shape: PodClass) -> Unschedulable | None:
         """Return why a pod does not fit; ``None`` if it fits.
 
-        Checks cards and whether the node is cordoned; taints and affinity are the scheduler's.
+        Checks cards and whether the node is cordoned or not Ready; what the pod's own spec excludes
+        is :func:`view.model.node_fits.excluded_by`.
         """
         if self.facts.cordoned:
             return Unschedulable(CORDONED, unresolvable=True)
+        if self.facts.not_ready:
+            return Unschedulable(f"{NOT_READY} ({self.facts.not_ready})", unresolvable=True)
         result = check(shape, self.snapshot)
         if not isinstance(result, Unschedulable):
             return self._refusal_by_counts(shape)

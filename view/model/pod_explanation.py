@@ -8,6 +8,7 @@ from typing import Annotated
 
 from contract.names import Names
 from contract.text import format_count
+from placement.cluster.selectors import ANY_NODE
 from placement.first_fit import as_claimed
 from placement.scoring import Policy
 from view.model.claims import WAITS, TemplateFacts, of_kind, why_no_claim
@@ -27,7 +28,6 @@ from view.model.reports import (
 from view.model.suggested_changes import (
     NO_SUGGESTIONS,
     SuggestedChange,
-    excluded_by,
     suggest_changes,
 )
 from view.model.words import (
@@ -122,9 +122,10 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     pod = as_claimed(facts.info) if by_claim else facts.info
     searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
     ended = deleted or stage in _ENDED
+    selection = facts.selection if searching else ANY_NODE  # of a bound pod nothing is chosen
     node_fits = [
         refused_by_kind(each, by_claim=by_claim)
-        or fit_on_node(pod, each.without({pod.id.uid}), policy)
+        or fit_on_node(pod, each.without({pod.id.uid}), policy, selection)
         for each in nodes
         if not ended and (searching or each.snapshot.node.name == pod.node)
     ]
@@ -135,22 +136,13 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
         if searching
         else NO_SUGGESTIONS
     )
-    allowed = {each.facts.node.name for each in nodes if not excluded_by(facts.selection, each)}
-    is_new = stage is Stage.REFUSED  # its node is chosen again
     prefix = f"was deleted at {deleted}; before that it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
     holds = node is not None and not ended and stage is not Stage.REFUSED
     problem = node.problem if node and holds else ""
     return PodExplanation(
         pod=report,
-        summary=prefix
-        + _summary(
-            report,
-            [each for each in node_fits if each.node in allowed or not is_new],
-            suggested.changes,
-            again,
-            problem,
-        ),
+        summary=prefix + _summary(report, node_fits, suggested.changes, again, problem),
         steps=tuple(_steps(facts, report, template, node)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,

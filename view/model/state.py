@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from contract.names import Names
+from placement.cluster.selectors import NodeSelection
 from placement.first_fit import as_claimed
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
@@ -119,7 +120,9 @@ class ClusterState:
         self._templates: dict[str, TemplateFacts] = {}  # that a pod waits for, by UID of the pod
         # Results computed from these.
         self._computed: dict[str, _ComputedNode] = {}
-        self._class_fits: dict[tuple[PodClass, bool, str, int | None], PodClassFit] = {}
+        self._class_fits: dict[
+            tuple[PodClass, NodeSelection, bool, str, int | None], PodClassFit
+        ] = {}
         self._pod_reports: dict[str, PodReport] = {}
 
     # --- input ------------------------------------------------------------------------
@@ -390,10 +393,12 @@ class ClusterState:
         # Where cards are kept for pods, each finds the nodes by its priority and its own cards.
         uid = facts.info.id.uid if facts.nomination is not None else ""
         priority = facts.priority if self._kept else 0
-        key = shape, by_claim, uid, priority
+        key = shape, facts.selection, by_claim, uid, priority
         if key not in self._class_fits:
             nodes = self._found_by(uid, priority)
-            self._class_fits[key] = find_fitting_nodes(shape, nodes, self._gaps, by_claim=by_claim)
+            self._class_fits[key] = find_fitting_nodes(
+                shape, nodes, self._gaps, facts.selection, by_claim=by_claim
+            )
         return self._class_fits[key]
 
     def _found_by(self, uid: str, priority: int | None) -> list[Occupancy]:

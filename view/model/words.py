@@ -92,11 +92,13 @@ def _gap(gap: Gap) -> str:
 def checked(*, slices: bool) -> str:
     """Return what is checked of a node for a pod, and what is not.
 
-    On nodes with ResourceSlices (*slices*) that is less: kube-scheduler itself chooses cards.
+    What its own spec excludes is :class:`placement.cluster.selectors.NodeSelection`. On nodes with
+    ResourceSlices (*slices*) less is checked: kube-scheduler itself chooses cards.
     """
     return (
-        "Checked: cards, and whether a node is cordoned. Not checked: taints, node selectors, "
-        "affinity, CPU, memory, volumes and quotas"
+        "Checked: cards, cordons, whether a node is Ready, and what the pod's own spec excludes: "
+        "OS, node selector, required node affinity, taints. Not checked: other affinity, CPU, "
+        "memory, volumes and quotas"
         + "; whether kube-scheduler sees the cards (kubectl gpu doctor)" * slices
         + "."
     )

@@ -25,7 +25,9 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
     """Build the report on a node."""
     node, facts = occupancy.snapshot.node, occupancy.facts
     cards = _cards(occupancy)
-    usable = [card for card in cards if not card.withheld and not node.problem]
+    refusals = occupancy.refusals
+    in_service = not (node.problem or refusals)
+    usable = [card for card in cards if not card.withheld and in_service]
     (cores, cores_held), (blocks, blocks_held) = occupancy.snapshot.totals
     shares = [
         LargestFit(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
@@ -52,6 +54,7 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
             card.cores_free == CORES_PER_CARD and not is_instance_uuid(card.uuid) for card in usable
         ),
         pods=len(occupancy.held),
+        refusing="" if refusals is None else clamp(refusals.reason),
         pool=next((facts.labels[each] for each in pool_labels if each in facts.labels), ""),
     )
 
@@ -108,6 +111,9 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
         notes.append(f"NotReady: {facts.not_ready}")
     if facts.cordoned:
         notes.append(f"{CORDONED}: it gets no new pods")
+    if (found := occupancy.refusals) is not None:
+        pods = format_count(found.count, "pod")
+        notes.append(f"{pods} refused since it last admitted one, the last at {found.at}")
     if facts.cordon_problem:
         notes.append(facts.cordon_problem)
     for held in occupancy.held.values():

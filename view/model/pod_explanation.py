@@ -14,7 +14,8 @@ from placement.scoring import Policy
 from view.model.claims import WAITS, TemplateFacts, of_kind, why_no_claim
 from view.model.node_fits import NodeFit, fit_on_node, fits_first, refused_by_kind
 from view.model.occupancy import Occupancy
-from view.model.pod_facts import PodFacts, time_of
+from view.model.pod_facts import PodFacts, refusal_text, time_of
+from view.model.pod_groups import repeated
 from view.model.pod_reasons import is_recorded, join_parts, scheduler_message, why_stopped
 from view.model.reports import (
     CardReport,
@@ -111,12 +112,12 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     now: datetime,
     node: NodeReport | None,
     template: TemplateFacts | None = None,
-    again: str = "",
+    refused: Sequence[PodReport] = (),
     deleted: str = "",
 ) -> PodExplanation:
     """Explain a pod; for one that was *deleted* no candidate cards or changes are searched.
 
-    *again* is how often pods of its owner were refused, *template* is that of its claim, if read.
+    *refused* are its owner's refused pods that were not replaced, *template* is that of its claim.
     """
     stage, by_claim = report.stage, bool(report.claim_template)
     pod = as_claimed(facts.info) if by_claim else facts.info
@@ -142,7 +143,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     problem = node.problem if node and holds else ""
     return PodExplanation(
         pod=report,
-        summary=prefix + _summary(report, node_fits, suggested.changes, again, problem),
+        summary=prefix + _summary(report, node_fits, suggested.changes, refused, problem),
         steps=tuple(_steps(facts, report, template, node)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
@@ -162,18 +163,18 @@ def _summary(
     report: PodReport,
     node_fits: Sequence[NodeFit],
     changes: Sequence[SuggestedChange],
-    again: str,
+    refused: Sequence[PodReport],
     problem: str,
 ) -> str:
     fitting = [each.node for each in node_fits if each.fits]
     on = f" on {report.node}" if report.node else ""
+    often = _often(report, refused)
     match report.stage:
         case Stage.PENDING:
             text = f"is pending: {report.why}"
         case Stage.REFUSED:
             text = f"was refused{on}: {report.why}"
             cause = f"{report.scheduler} does not see cards" if report.misplaced else ""
-            often = f"{report.owner} was {again}" if again else ""
             text += f". {join_parts(often, cause)}" if often or cause else ""
             if fitting:
                 text += f". A new pod would now fit on {name_some(fitting)}"
@@ -195,9 +196,20 @@ def _summary(
             text = f"succeeded{on}"
         case Stage.FAILED:
             text = f"failed{on}: {report.why}"
+    text += f". {often}" if often and report.stage in (Stage.PENDING, Stage.STARTING) else ""
     if changes:
         text += f". Smallest change: {changes[0].text} (fits on {name_some(changes[0].nodes)})"
     return text
+
+
+def _often(report: PodReport, refused: Sequence[PodReport]) -> str:
+    """Return how often pods of a pod's owner were refused; of another pod also the last reason."""
+    again = repeated(refused)
+    if not again or report.stage is Stage.REFUSED:
+        return again and f"{report.owner} was {again}"
+    last = max(refused, key=lambda each: (each.created, each.name))
+    why = refusal_text(last.message) or last.reason
+    return f"{report.owner} was {again}, the last one because: {why}"
 
 
 def _steps(

@@ -113,6 +113,16 @@ class NodeReport:
     pool: Annotated[
         str, "its node pool, from its labels; empty if it has none of these labels."
     ] = ""
+    refusing: Annotated[
+        str,
+        "what is wrong with it, for which its agent refused the last pods, as the agent words it; "
+        "empty if there is none, after an hour, and once it has admitted a later pod.",
+    ] = ""
+
+    @property
+    def unusable(self) -> str:
+        """Why it gives no card to a new pod, whatever is free; empty if it does."""
+        return self.problem or (self.refusing and f"its agent refuses pods: {self.refusing}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ from placement.cluster.selectors import NodeSelection
 from placement.first_fit import as_claimed
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
-from view.model.claims import TemplateFacts
+from view.model.claims import NOT_PREPARED, TemplateFacts
 from view.model.event_facts import EventFacts
 from view.model.manifest_fit import FitReport, fit_manifests, named_node
 from view.model.node_facts import NodeFacts, read_node
 from view.model.node_fits import PodClassFit, find_fitting_nodes
 from view.model.node_report import POOL_LABELS, report_node
-from view.model.occupancy import KeptCards, Occupancy, occupancy_of
+from view.model.occupancy import KeptCards, NodeRefusals, Occupancy, occupancy_of
 from view.model.pod_explanation import PodExplanation, explain_pod
-from view.model.pod_facts import PodFacts, read_pod_facts
-from view.model.pod_groups import OwnedPods, repeated
+from view.model.pod_facts import PodFacts, node_fault, read_pod_facts, time_of
+from view.model.pod_groups import OwnedPods
 from view.model.pod_reasons import why_pending
 from view.model.pod_report import report_pod, without_node
 from view.model.reports import (
@@ -40,6 +40,9 @@ _MOST_REMEMBERED = 2000
 _RETRIED = timedelta(minutes=20)
 """Controllers retry the creation of a pod within 1,000 s, each time with an Event."""
 
+_REFUSED = timedelta(hours=1)
+"""How long a node is reported to refuse pods if no other pod comes there."""
+
 
 def _drop(index: dict[str, dict[str, Any]], key: str, item: str) -> None:
     """Remove an item from an index, and the key with its last item."""
@@ -54,6 +57,7 @@ class _ComputedNode(NamedTuple):
 
     occupancy: Occupancy
     report: NodeReport
+    until: datetime | None  # while its refusals are reported; ``None`` without any
 
 
 class _DeletedPod(NamedTuple):
@@ -183,11 +187,18 @@ class ClusterState:
 
     def put_event(self, obj: Mapping[str, Any]) -> None:
         """Add an Event; it may come before its pod."""
-        self._pod_reports.pop(self._events.put(obj), None)
+        self._drop_report(self._events.put(obj))
 
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Remove an Event that has expired."""
-        self._pod_reports.pop(self._events.drop(obj), None)
+        self._drop_report(self._events.drop(obj))
+
+    def _drop_report(self, uid: str) -> None:
+        """Drop the report on a pod with a changed Event, which may have refused its claim."""
+        self._pod_reports.pop(uid, None)
+        facts = self._pods.get(uid)
+        if facts is not None and facts.report.claim and facts.info.node:
+            self._invalidate(facts.info.node)
 
     def put_template(self, namespace: str, pod: str, facts: TemplateFacts) -> None:
         """Set whether the template exists that a pod names; it is part of its explanation only."""
@@ -282,7 +293,7 @@ class ClusterState:
             now=self._now(),
             node=node,
             template=template,
-            again=repeated(self._siblings.refused_like(report)),
+            refused=self._siblings.refused_like(report),
             deleted=deleted,
         )
 
@@ -349,8 +360,36 @@ class ClusterState:
     def _pods_on(self, node: str) -> Iterable[PodInfo]:
         return self._bound.get(node, {}).values()
 
+    def _refusals_on(self, node: str) -> NodeRefusals | None:
+        """Return the refusals because of a node since it last admitted a pod, if they are new."""
+        admitted, refused = "", list[tuple[str, str]]()
+        for uid in self._bound.get(node, ()):
+            facts = self._pods[uid]
+            at = time_of(facts.info.rank.bound) or facts.report.created
+            if facts.info.annotated:
+                admitted = max(admitted, at)
+            elif fault := self._node_fault(facts):
+                refused.append((at, fault))
+        last = sorted(each for each in refused if each[0] > admitted)
+        oldest = rfc3339(self._now() - _REFUSED)
+        if not last or last[-1][0] < oldest:
+            return None
+        return NodeRefusals(last[-1][1], len(last), last[-1][0])
+
+    def _node_fault(self, facts: PodFacts) -> str:
+        """Return for what its node refused a pod, or keeps it from starting by a claim."""
+        if facts.report.stage is Stage.REFUSED:
+            return node_fault(facts.report.message)
+        waits = facts.report.claim and not facts.ended
+        events = self._events.of(facts.info.id.uid) if waits else ()
+        newest = next((each.message for each in events if each.reason in NOT_PREPARED), "")
+        return node_fault(newest)
+
     def _compute_node(self, name: str) -> _ComputedNode:
         found = self._computed.get(name)
+        if found is not None and found.until is not None and self._now() > found.until:
+            self._invalidate(name)
+            found = None
         if found is None:
             partial = any(gap.what == "pods" for gap in self._gaps)
             on_node = self._bound.get(name, {})
@@ -359,8 +398,10 @@ class ClusterState:
                 self._nodes[name], on_node.values(), self._policy, partial=partial
             )
             kept = tuple(self._kept.get(name, {}).values())
-            occupancy = replace(occupancy, leaving=leaving, kept=kept)
-            found = _ComputedNode(occupancy, report_node(occupancy, self._pool_labels))
+            refusals = self._refusals_on(name)
+            until = refusals and datetime.fromisoformat(refusals.at) + _REFUSED
+            occupancy = replace(occupancy, leaving=leaving, kept=kept, refusals=refusals)
+            found = _ComputedNode(occupancy, report_node(occupancy, self._pool_labels), until)
             self._computed[name] = found
         return found
 

@@ -28,7 +28,7 @@ from placement.cluster.selectors import ANY_NODE, NodeSelection
 from placement.pods import PodClass, PodInfo
 from view.model.node_facts import NO_COUNTS
 from view.model.node_fits import excluded_by
-from view.model.occupancy import CORDONED, NOT_READY, Occupancy, PodHolding
+from view.model.occupancy import CORDONED, NOT_READY, REFUSES, Occupancy, PodHolding
 from view.model.words import clamp, name_cards, name_some, summarize
 
 _MIB = 2**20
@@ -38,7 +38,9 @@ _COST_OF_A_WISH = 0.3
 _DISCONNECTED = "its agent is not connected to the kubelet"
 _NEEDS = {
     CORDONED: "permission to change nodes",
-    **dict.fromkeys((NOT_READY, _DISCONNECTED, NO_COUNTS), "access to the node and its agent"),
+    **dict.fromkeys(
+        (NOT_READY, REFUSES, _DISCONNECTED, NO_COUNTS), "access to the node and its agent"
+    ),
 }
 _WISHES = {
     "use-gpu-type": "use_types",
@@ -316,6 +318,7 @@ class _ChangeSearch:
             causes = (
                 *[CORDONED] * each.facts.cordoned,
                 *[NOT_READY] * bool(each.facts.not_ready),
+                *[REFUSES] * (each.refusals is not None),
                 *[cause] * disconnected,
             )
             then = each.connected() if disconnected else each

@@ -90,7 +90,11 @@ def _node_row(node: NodeReport, *, wide: bool) -> Row:
     return (
         cell(node.name, BOLD),
         cell(_models(node), BOLD),
-        cell("Available", GOOD) if ok else cell("Unavailable", BAD),
+        cell("Refusing", BAD)
+        if ok and node.refusing
+        else cell("Available", GOOD)
+        if ok
+        else cell("Unavailable", BAD),
         *_amounts(node.cores_held, node.cores, node.blocks_held, node.blocks),
         _free(node, wide=wide),
     )
@@ -102,8 +106,8 @@ def _models(node: NodeReport) -> str:
 
 
 def _free(node: NodeReport, *, wide: bool) -> Cell:
-    if node.problem:
-        return cell("; ".join((node.problem, *node.notes)), BAD)
+    if node.unusable:
+        return cell("; ".join((node.unusable, *node.notes)), BAD)
     share, parts = node.largest_share, []
     if node.whole_cards:
         parts.append(format_count(node.whole_cards, "whole card"))

@@ -67,7 +67,7 @@ def problems_panel(
 ) -> SummaryPanel:
     """Count nodes, cards, pods and workloads with problems."""
     query = chosen.query(show=CardFilter.WRONG)
-    unavailable = Counter(node.problem for node, _ in shown if node.problem)
+    unavailable = Counter(node.unusable for node, _ in shown if node.unusable)
     unhealthy = Counter(card.unhealthy for _, cards in shown for card in cards if card.unhealthy)
     overcommitted = sum(card.overbooked for _, cards in shown for card in cards)
     denied = [each for each in report.denied if chosen.finds(each.namespace, each.name)]

@@ -1,5 +1,6 @@
 """Texts that the terminal and the page share. Pure."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -145,6 +146,21 @@ ESTIMATES = (Provenance.CHOSEN, Provenance.EXPECTED)
 """Without a record a container may be on another card than the one where it is shown."""
 UNRECORDED = "not recorded by the agent: the cards shown are an estimate"
 """Said of running containers; for others the record comes within seconds."""
+
+
+def uncordon_command(node: str, entries: Sequence[str], annotation: str) -> str:
+    """Return the command that removes entries of *annotation*, ``gpu-cordoned``, that name no card.
+
+    What no shell can be given, or no line can hold, goes with the whole annotation.
+    """
+    readable = all(each.isprintable() and len(each) <= _LONGEST_ENTRY for each in entries)
+    if not readable or len(entries) > _MOST_ENTRIES or "{}" in "".join(entries):
+        return f"kubectl annotate node {node} {annotation}-  # ends the cordons of all its cards"
+    end = "-- " if any(each.startswith("-") for each in entries) else ""
+    return f"kubectl gpu uncordon {node} {end}{' '.join(map(shlex.quote, entries))}"
+
+
+_LONGEST_ENTRY, _MOST_ENTRIES = 120, 8
 
 
 def name_some(names: Sequence[str], most: int = 3) -> str:

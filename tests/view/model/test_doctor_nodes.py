@@ -1,5 +1,6 @@
 """The doctor's checks of agents, proxies, cards and allocations."""
 
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 
@@ -272,6 +273,34 @@ def test_an_entry_of_a_cordon_that_names_no_card_is_reported() -> None:
     nodes = [node("n1", 100, 4, cordoned="gpu-N1-1,GPU-n1-O")]
     text = describe_unknown(["GPU-n1-O"], Names())
     assert problems(nodes=nodes) == [f"cards warning: {text}"]
+
+
+WHOLE = "kubectl annotate node n1 tencent.com/gpu-cordoned-  # ends the cordons of all its cards"
+
+
+@pytest.mark.parametrize(
+    ("entries", "run"),
+    [
+        ("A;B", "kubectl gpu uncordon n1 'A;B'"),
+        ("all,GPU-n1-O", "kubectl gpu uncordon n1 all GPU-n1-O"),
+        ("*,it's", "kubectl gpu uncordon n1 '*' 'it'\"'\"'s'"),
+        ("-o=json", "kubectl gpu uncordon n1 -- -o=json"),
+        ('["GPU-n1-1"]', "kubectl gpu uncordon n1 '[\"GPU-n1-1\"]'"),
+        ("$(id)", "kubectl gpu uncordon n1 '$(id)'"),
+        ("a{}", WHOLE),
+        ("a\u202e", WHOLE),
+        ("x" * 121, WHOLE),
+        (",".join(map(str, range(9))), WHOLE),
+    ],
+)
+def test_an_entry_that_names_no_card_comes_with_the_command_that_removes_it(
+    entries: str, run: str
+) -> None:
+    (found,) = findings("cards", nodes=[node("n1", cordoned=entries)])
+    assert found.run == f"{run}  # docs/operate.md#one-card-gets-no-new-containers"
+    if run != WHOLE:  # the shell gives each entry to the command as it is written
+        words = shlex.split(run)[4:]
+        assert [each for each in words if each != "--"] == entries.split(",")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,14 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.words import clamp, missing_node, name_lost_cards, name_some, summarize
+from view.model.words import (
+    clamp,
+    missing_node,
+    name_lost_cards,
+    name_some,
+    summarize,
+    uncordon_command,
+)
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 PODS_ON_NODE = (
@@ -55,7 +62,7 @@ _ALL_PODS = f"{_PODS_OF}  # docs/gpu-operator.md"
 _RUNTIME = "kubectl get nodes {} --output wide  # docs/distributions.md#cdi"
 _HOST_SPECS = "sudo nvidia-ctk cdi list  # on {}: docs/distributions.md#the-hosts-cdi-spec"
 _UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
-_CORDON = "kubectl gpu cordon {} CARD  # docs/operate.md#one-card-gets-no-new-containers"
+_CORDON = "  # docs/operate.md#one-card-gets-no-new-containers"
 _NOTHING_OFFERED = f"{PODS_ON_NODE}  # docs/operate.md#the-node-offers-nothing"
 _NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
 """With one of these problems the cards of a node are unknown."""
@@ -251,13 +258,14 @@ def just_started(facts: Facts, programs: Iterable[ProgramPod]) -> bool:
 
 def check_cards(facts: Facts) -> Iterator[Finding]:
     """Report cards that are unhealthy, in MIG mode or not offered, and unreadable inventories."""
-    found, count = FindingsByText(), 0
+    found, count, names = FindingsByText(), 0, Names(facts.domain)
     for node in require(facts.nodes):
         name = node.node.name
         if node.unreadable:
             found.add(Level.ERROR, name, node.unreadable, "kubectl describe node {}")
         if node.cordon_problem:
-            found.add(Level.WARNING, name, node.cordon_problem, _CORDON)
+            run = uncordon_command(name, node.node.unknown_cordons, names.gpu_cordoned)
+            found.add(Level.WARNING, name, node.cordon_problem, f"{run}{_CORDON}")
         for card in node.node.cards:
             count += 1
             if card.unhealthy:

@@ -34,6 +34,7 @@ from view.model.suggested_changes import (
 from view.model.words import (
     ESTIMATES,
     checked,
+    clamp,
     evidence_text,
     missing_node,
     name_cards,
@@ -224,7 +225,7 @@ def _steps(
     yield _bound(facts, report, node)
     if report.stage is Stage.PENDING:
         return
-    yield _allocated(report)
+    yield _allocated(facts, report, node)
     if report.stage is not Stage.REFUSED:
         yield _started(facts, report)
     if facts.ended:
@@ -274,10 +275,10 @@ def _bound(facts: PodFacts, report: PodReport, node: NodeReport | None) -> Progr
     return ProgressStep("bound", at, text, _DONE)
 
 
-def _allocated(report: PodReport) -> ProgressStep:
+def _allocated(facts: PodFacts, report: PodReport, node: NodeReport | None) -> ProgressStep:
     if not is_recorded(report):
         wrong = report.stage in (Stage.REFUSED, Stage.RUNNING)
-        text = "not reported by the agent"
+        text = join_parts("not reported by the agent", _why_unreported(facts, report, node))
         if report.claim and not wrong:
             why = why_stopped(report, report.events)
             text = join_parts("by kube-scheduler; the agent has not prepared the claim", why)
@@ -290,6 +291,20 @@ def _allocated(report: PodReport) -> ProgressStep:
     return ProgressStep(
         "allocated", "", "; ".join(map(_allocation, report.containers)), _WRONG if wrong else _DONE
     )
+
+
+def _why_unreported(facts: PodFacts, report: PodReport, node: NodeReport | None) -> str:
+    """Return why the agent's annotation is not on a pod, as far as its objects show it."""
+    unread = [each for each in facts.info.faults if "gpu-allocation" in each]
+    if unread:
+        return f"its annotation cannot be read: {clamp(unread[0])}"
+    if report.stage is Stage.REFUSED:
+        return "the pod was refused before"
+    if node is not None and node.problem:
+        return node.problem
+    if report.stage is Stage.RUNNING:
+        return "it has just started, lacks a permission or does not run: kubectl gpu doctor"
+    return ""
 
 
 def _allocation(container: ContainerReport) -> str:
@@ -368,5 +383,5 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> I
         if limit is not None and limit > cores:
             text += f", up to {limit} while others do not use theirs (vcuda-core-limit)"
         yield text
-    yield "A container can use more than this unless your admin has enabled enforcement."
+    yield "A container can use more than this unless enforcement was enabled before it started."
     yield units(sizes)

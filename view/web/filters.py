@@ -170,7 +170,7 @@ class Filter(Parameters):
 def is_of_kind(kind: CardFilter, node: NodeReport, card: CardReport) -> bool:
     """Return whether a card is of this kind."""
     wrong = bool(node.unusable or card.unhealthy or card.overbooked)
-    usable = not wrong and not card.cordoned
+    usable = not (wrong or card.cordoned or node.unconfirmed)
     match kind:
         case CardFilter.ALL:
             return True

@@ -85,7 +85,8 @@ def problems_panel(
     lines += [SummaryLine(group.headline, pod=group.pods[0]) for group in wrong]
     lines += [
         SummaryLine(
-            f"{each.kind} {each.namespace}/{each.name}: pod creation denied: {each.message}"
+            f"{each.kind} {each.namespace}/{each.name}: {each.lacks} cannot be created: "
+            f"{each.message}"
         )
         for each in denied
     ]

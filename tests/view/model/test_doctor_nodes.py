@@ -200,6 +200,67 @@ PROBLEMS: dict[str, Changes] = {
 }
 
 
+DARK = UnrecordedContainer("default/dark", "main", "n1", NOW - timedelta(seconds=1))
+LATE = UnrecordedContainer("default/dark", "main", "n1", NOW - MINUTE)
+NEW_AGENT = [*without("agent"), pod("agent", "a", since=NOW - timedelta(seconds=14))]
+STARTING = [*without("agent"), pod("agent", "a", ready=False, created=NOW - timedelta(seconds=4))]
+NO_RECORD = "running without a recorded card: default/dark/main"
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "text"),
+    [
+        (
+            {"allocations": [DARK], **with_agent(*failing(patch_pods="forbidden"))},
+            "warning",
+            f"{NO_RECORD}; the agent cannot patch pods (forbidden)",
+        ),
+        (
+            {
+                "allocations": [LATE],
+                "programs": NEW_AGENT,
+                **with_agent(*failing(list_pods="unauthorized")),
+            },
+            "error",
+            f"{NO_RECORD}; the agent cannot list pods (unauthorized)",
+        ),
+        (
+            {"allocations": [DARK], **with_agent(*failing(create_events="forbidden"))},
+            "ok",
+            "compared 0 containers: all match their annotation; 1 just started, not recorded yet",
+        ),
+        (
+            {"allocations": [LATE], "programs": NEW_AGENT},
+            "unknown",
+            f"{NO_RECORD}; the agent has just started and may not have written it yet",
+        ),
+        *(
+            (
+                {**allocations("GPU-n1-1"), "programs": programs},
+                "unknown",
+                (
+                    "pod default/share: container main holds other devices in the kubelet than in "
+                    "its annotation gpu-allocation; the agent has just started and may not know "
+                    "all of them yet"
+                ),
+            )
+            for programs in (NEW_AGENT, STARTING)
+        ),
+    ],
+)
+def test_allocations_wait_for_an_agent_that_is_new_and_not_for_one_that_fails(
+    changed: Changes, level: str, text: str
+) -> None:
+    found = findings("allocations", **changed)
+    assert [(each.level.value, each.text) for each in found] == [(level, text)]
+
+
+def test_an_agent_that_has_just_started_is_not_registered_yet() -> None:
+    (found,) = findings("kubelet", programs=NEW_AGENT, **with_agent(registered=0))
+    text = "the agent is not registered with the kubelet; it has just started"
+    assert (found.level.value, found.text) == ("unknown", text)
+
+
 @pytest.mark.parametrize(("expected", "changed"), PROBLEMS.items(), ids=range(len(PROBLEMS)))
 def test_each_problem_is_the_only_finding(expected: str, changed: Changes) -> None:
     assert problems(**changed) == [expected]

@@ -5,7 +5,15 @@ from datetime import UTC, datetime
 import pytest
 
 from placement.cluster.holdings import Provenance
-from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
+from tests.placement.cluster.builders import (
+    NAMES,
+    Json,
+    bare_node,
+    hint,
+    make_node,
+    make_pod,
+    record,
+)
 from tests.view import scenes
 from tests.view.conftest import ManualTime
 from tests.view.model.test_state import explanation_of, node_in, pod_in, state_of
@@ -15,7 +23,7 @@ from view.model.reports import Part, Stage
 from view.model.state import ClusterState
 from view.terminal.nodes import show_nodes
 from view.web.filters import Filter
-from view.web.summary import problems_panel
+from view.web.summary import free_panel, problems_panel
 
 # --- a recorded card that the node lacks ------------------------------------------------
 
@@ -143,7 +151,54 @@ def test_node_pod_and_explanation_show_that_the_card_is_an_estimate() -> None:
     explanation = explanation_of(state, "dark")
     assert explanation.summary == f"runs on n1; container c0 is {ESTIMATE}"
     allocated = next(each for each in explanation.steps if each.name == "allocated")
-    assert (allocated.state, allocated.text) == ("wrong", "not reported by the agent")
+    assert (allocated.state, allocated.text) == ("wrong", f"not reported by the agent: {UNTOLD}")
+
+
+UNTOLD = "it has just started, lacks a permission or does not run: kubectl gpu doctor"
+AWAY = "the agent is not connected to the kubelet: nothing is allocatable"
+
+
+@pytest.mark.parametrize(
+    ("node", "pod", "why"),
+    [
+        (make_node("n1", 1), unrecorded(), UNTOLD),
+        (make_node("n1", 1, allocatable="0"), unrecorded(), AWAY),
+        (make_node("n1", 1, allocatable="0"), unrecorded(phase="Pending"), AWAY),
+        (bare_node("n1"), unrecorded(), "no inventory of cards: no agent has written gpu-cards"),
+        (
+            make_node("n1", 1),
+            unrecorded(**{NAMES.gpu_allocation: "{"}),
+            "its annotation cannot be read: ",
+        ),
+        (
+            make_node("n1", 1),
+            scenes.refused("dark", (50, 8), "n1", "full"),
+            "the pod was refused before",
+        ),
+        (make_node("n1", 1), unrecorded(phase="Pending"), ""),
+    ],
+)
+def test_a_missing_record_comes_with_the_reason_that_is_known(
+    node: Json, pod: Json, why: str
+) -> None:
+    steps = explanation_of(state_of([node], [pod]), "dark").steps
+    text = next(each.text for each in steps if each.name == "allocated")
+    assert text.startswith(f"not reported by the agent{': ' * bool(why)}{why}")
+
+
+def test_no_card_is_free_while_the_card_of_a_running_pod_is_not_known() -> None:
+    state = state_of([make_node("n1", 2)], [unrecorded(**hint("0"))])
+    node = node_in(state.report(), "n1")
+    assert (node.unconfirmed, node.whole_cards, node.largest_share) == (("default/dark",), 0, None)
+    row, one, two = drawn(show_nodes(state.report(), scenes.NOW))[1:4]
+    assert "unknown; " in row
+    assert "default/dark/c0 50+8 (chosen)" in one
+    assert two.endswith("may be held")
+    (free,) = [free_panel([(node, node.cards)], Filter())]
+    assert (free.number, free.lines) == (0, ())
+    state.put_pod(unrecorded(**record(c0=((ONE,), 50, 8))))
+    node = node_in(state.report(), "n1")
+    assert (node.unconfirmed, node.whole_cards) == ((), 1)
 
 
 def test_a_schedulers_choice_is_an_estimate_too() -> None:

@@ -183,10 +183,11 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
         for node, samples in sorted(replicas.items()):
             if isinstance(samples, UnreadSource):
                 found.add(Level.UNKNOWN, node, f"{prefix}{samples.why}")
-    unregistered = _nodes_with(facts.agents, f"{_AGENT}registered", zero=True)
-    found.add(
-        Level.ERROR, unregistered, "the agent is not registered with the kubelet", PODS_ON_NODE
-    )
+    for node in _nodes_with(facts.agents, f"{_AGENT}registered", zero=True):
+        is_new = just_started(facts, programs_on(facts, node, AGENT))
+        level, run = (Level.UNKNOWN, _AGAIN) if is_new else (Level.ERROR, PODS_ON_NODE)
+        late = "; it has just started" * is_new
+        found.add(level, node, f"the agent is not registered with the kubelet{late}", run)
     unreadable = _nodes_with(facts.agents, f"{_AGENT}list_readable", zero=True)
     text = "PodResources List cannot be read: containers are identified by order"
     run = f"{AGENT_LOGS}  # docs/operate.md#list-cannot-be-read"
@@ -252,8 +253,9 @@ def programs_on(facts: Facts, node: str, *components: str) -> list[ProgramPod]:
 
 
 def just_started(facts: Facts, programs: Iterable[ProgramPod]) -> bool:
-    """Return whether one of these pods has been ready for less than a minute."""
-    return any(each.since and facts.now - each.since < _STATUS_UPDATED_AFTER for each in programs)
+    """Return whether one of these pods is ready for less than a minute, or new and not ready."""
+    starts = (each.since or (None if each.ready else each.created) for each in programs)
+    return any(each and facts.now - each < _STATUS_UPDATED_AFTER for each in starts)
 
 
 def check_cards(facts: Facts) -> Iterator[Finding]:
@@ -357,13 +359,12 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         if each.node.cards  # else they are unknown, or the agent cannot read any
     }
     missing = _find_pods_without_node(facts, found)
-    unrecorded: dict[str, list[str]] = defaultdict(list)
+    unrecorded = list[UnrecordedContainer]()
     for each in require(facts.allocations):
         if each.node in missing:
             continue
         if isinstance(each, UnrecordedContainer):
-            if each.since is None or facts.now - each.since >= _RECORDED_AFTER:
-                unrecorded[each.node].append(f"{each.pod}/{each.container}")
+            unrecorded.append(each)
             continue
         name = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
@@ -381,13 +382,50 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
             compared += 1
             if value(samples, f"{_AGENT}cards", state="served") and not _matches(each, samples):
                 text = f"{name} holds other devices in the kubelet than in its annotation "
-                found.add(Level.ERROR, each.node, f"{text}gpu-allocation", explain)
-    for node, containers in unrecorded.items():
-        text = f"running without a recorded card: {name_some(sorted(containers))}"
-        run = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
-        found.add(Level.ERROR, node, text, run)
-    count = format_count(compared, "container")
-    yield from found.findings(f"compared {count}: all match their annotation")
+                is_new = just_started(facts, programs_on(facts, each.node, AGENT))
+                late = "; the agent has just started and may not know all of them yet" * is_new
+                level, run = (Level.UNKNOWN, _AGAIN) if is_new else (Level.ERROR, explain)
+                found.add(level, each.node, f"{text}gpu-allocation{late}", run)
+    young = _report_unrecorded(facts, found, unrecorded)
+    fine = f"compared {format_count(compared, 'container')}: all match their annotation"
+    yield from found.findings(fine + f"; {young} just started, not recorded yet" * bool(young))
+
+
+def _report_unrecorded(
+    facts: Facts, found: FindingsByText, containers: Iterable[UnrecordedContainer]
+) -> int:
+    """Report running containers without a record; return how many have just started.
+
+    A record comes within seconds. If the agent is known not to write it, nobody waits for it.
+    """
+    by_node: dict[tuple[str, bool], list[str]] = defaultdict(list)
+    for each in containers:
+        is_late = each.since is None or facts.now - each.since >= _RECORDED_AFTER
+        by_node[each.node, is_late].append(f"{each.pod}/{each.container}")
+    run = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
+    for (node, is_late), names in by_node.items():
+        text = f"running without a recorded card: {name_some(sorted(names))}"
+        if failing := _failing_on_pods(facts, node):
+            level = Level.ERROR if is_late else Level.WARNING
+            found.add(level, node, f"{text}; the agent cannot {failing}", run)
+        elif is_late and just_started(facts, programs_on(facts, node, AGENT)):
+            text += "; the agent has just started and may not have written it yet"
+            found.add(Level.UNKNOWN, node, text, _AGAIN)
+        elif is_late:
+            found.add(Level.ERROR, node, text, run)
+    return sum(len(names) for (_, is_late), names in by_node.items() if not is_late)
+
+
+def _failing_on_pods(facts: Facts, node: str) -> str:
+    """Return which requests of an agent that it needs to record pods fail; empty if none does."""
+    samples = read_samples(facts.agents).get(node, ())
+    return ", ".join(
+        f"{each.labels.get('verb')} pods ({each.labels.get('reason')})"
+        for each in samples
+        if each.name == f"{_AGENT}requests_failing"
+        and each.labels.get("resource") == "pods"
+        and each.value
+    )
 
 
 def _find_pods_without_node(facts: Facts, found: FindingsByText) -> set[str]:

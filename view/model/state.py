@@ -12,7 +12,7 @@ from placement.first_fit import as_claimed
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.claims import NOT_PREPARED, TemplateFacts
-from view.model.event_facts import EventFacts
+from view.model.event_facts import EventFacts, PodCounts
 from view.model.manifest_fit import FitReport, fit_manifests, named_node
 from view.model.node_facts import NodeFacts, read_node
 from view.model.node_fits import PodClassFit, find_fitting_nodes
@@ -120,6 +120,7 @@ class ClusterState:
         self._siblings = OwnedPods()
         self._events = EventFacts(names)
         self._settled: dict[str, str] = {}  # by UID of a workload: time of its last denial
+        self._missing: dict[str, PodCounts] = {}  # by UID of a workload whose pods are denied
         self._deleted = _DeletedPods()
         self._templates: dict[str, TemplateFacts] = {}  # that a pod waits for, by UID of the pod
         # Results computed from these.
@@ -211,7 +212,12 @@ class ClusterState:
         old = [uid for uid, at in self._settled.items() if at < self._oldest_denial()]
         for uid in old:
             del self._settled[uid]
+        self._missing.pop(workload, None)
         self._settled[workload] = at
+
+    def put_missing(self, workload: str, counts: PodCounts) -> None:
+        """Set how many pods a workload (its UID) wants and has, whose pods are denied."""
+        self._missing[workload] = counts
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Set what could not be read."""
@@ -337,12 +343,18 @@ class ClusterState:
         """
         oldest = self._oldest_denial()
         return [
-            (about, denied)
+            (about, self._with_counts(about, denied))
             for about, denied in self._events.denied()
             if denied.at >= oldest
             and denied.at > max(self._owned.get(about, {}).values(), default="")
             and denied.at > self._settled.get(about, "")
         ]
+
+    def _with_counts(self, workload: str, denied: DeniedReport) -> DeniedReport:
+        counts = self._missing.get(workload)
+        if counts is None:
+            return denied
+        return replace(denied, missing=counts.missing, wanted=counts.wanted)
 
     def _oldest_denial(self) -> str:
         return rfc3339(self._now() - _RETRIED)
@@ -399,7 +411,7 @@ class ClusterState:
             )
             kept = tuple(self._kept.get(name, {}).values())
             refusals = self._refusals_on(name)
-            until = refusals and datetime.fromisoformat(refusals.at) + _REFUSED
+            until = datetime.fromisoformat(refusals.at) + _REFUSED if refusals else None
             occupancy = replace(occupancy, leaving=leaving, kept=kept, refusals=refusals)
             found = _ComputedNode(occupancy, report_node(occupancy, self._pool_labels), until)
             self._computed[name] = found

@@ -6,6 +6,7 @@ these cards. The agent, the scheduler extender and the view read it from the nod
 view report it.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,12 @@ _MOST = 256
 """More cards than any node has; what follows is one more entry."""
 
 _MOST_NAMED = 3
+
+_UUID = re.compile(
+    r"(?:GPU|MIG|MIG-GPU)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:/[0-9]+){0,2}",
+    re.ASCII | re.IGNORECASE,
+)
+"""The form of NVIDIA's UUIDs of cards and MIG instances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +74,27 @@ def find_cordoned(entries: Iterable[str], uuids: Iterable[str]) -> Cordon:
 
 
 def describe_unknown(unknown: Sequence[str], names: Names) -> str:
-    """Return what is wrong with entries that name no card, for messages."""
-    more = len(unknown) - _MOST_NAMED
-    listed = ", ".join(map(quote, unknown[:_MOST_NAMED])) + (
-        f" and {more} more" if more > 0 else ""
-    )
-    return (
-        f"metadata.annotations[{names.gpu_cordoned}]: Invalid value: {listed}: must be UUIDs of "
-        "cards of this node, separated by commas; anything else cordons no card"
-    )
+    """Return what is wrong with entries that name no card, for messages.
+
+    One in the form of a UUID may be of a card that was exchanged.
+    """
+    gone = [each for each in unknown if _UUID.fullmatch(each)]
+    others = [each for each in unknown if each not in gone]
+    where, parts = f"metadata.annotations[{names.gpu_cordoned}]", []
+    if gone:
+        one = len(gone) == 1
+        text = f"{'names a card' if one else 'name cards'} that this node does not have, or no "
+        text += f"longer has; {'it cordons' if one else 'they cordon'} nothing"
+        parts.append(f"{where}: Not found: {_list(gone)}: {text}")
+    if others:
+        parts.append(
+            f"{where}: Invalid value: {_list(others)}: must be UUIDs of cards of this node, "
+            "separated by commas; anything else cordons no card"
+        )
+    return "; ".join(parts)
+
+
+def _list(entries: Sequence[str]) -> str:
+    more = len(entries) - _MOST_NAMED
+    listed = ", ".join(map(quote, entries[:_MOST_NAMED]))
+    return f"{listed} and {more} more" if more > 0 else listed

@@ -40,7 +40,9 @@ class FieldFault(StrEnum):
 
 
 # Longer values are cut: the rest is enough to find the value, and hostile ones cannot flood a log.
-_LONGEST_QUOTE = 64
+# They keep their end: UUIDs differ there. A UUID of a card has 40 characters.
+_LONGEST_QUOTE = 80
+_MOST_BITS = 256
 
 
 def quote(value: object) -> str:
@@ -51,10 +53,11 @@ def quote(value: object) -> str:
         return "a list"
     if not isinstance(value, str | int | float | None):  # YAML also has dates and bytes
         value = str(value)
-    if isinstance(value, int) and value.bit_length() > 4 * _LONGEST_QUOTE:
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, str) and len(value) > _LONGEST_QUOTE:
-        return json.dumps(value[:_LONGEST_QUOTE]) + "..."
+        half = _LONGEST_QUOTE // 2
+        return f"{json.dumps(value[:half])}...{json.dumps(value[-half:])}"
     return json.dumps(value)
 
 

@@ -64,14 +64,16 @@ def _request_series(samples: Mapping[tuple[str, ...], float]) -> Series:
 
 
 def _folder_series(reasons: Mapping[tuple[str, str], str]) -> Series:
-    samples = {(*each, reason): float(not reason) for each, reason in reasons.items()}
+    samples: dict[tuple[str, ...], float] = {
+        (*each, reason): float(not reason) for each, reason in reasons.items()
+    }
     text = "Whether a folder that the agent writes to exists, is writable and has space."
     return Series(f"{_NAMESPACE}_folder_writable", text, ("folder", "path", "reason"), samples)
 
 
 def _edit_series(changes: Mapping[str, str]) -> Series:
     text = "Cards of which a change counts after a restart of the agent: added, or edited fields."
-    samples = dict.fromkeys(changes.items(), 1.0)
+    samples: dict[tuple[str, ...], float] = dict.fromkeys(changes.items(), 1.0)
     return Series(f"{_NAMESPACE}_card_awaits_restart", text, ("card", "change"), samples)
 
 

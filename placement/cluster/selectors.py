@@ -115,6 +115,7 @@ class NodeSelection:
             without one.
         tolerations: which taints it tolerates.
         node: its ``nodeName`` if its author has written it; else empty.
+        gates: the names of its ``schedulingGates``: no node gets it before they are removed.
     """
 
     os: str = ""
@@ -122,11 +123,13 @@ class NodeSelection:
     terms: tuple[_Term, ...] | None = None
     tolerations: tuple[_Toleration, ...] = ()
     node: str = ""
+    gates: tuple[str, ...] = ()
 
     def excludes(self, name: str, labels: Mapping[str, str], taints: Iterable[Taint]) -> str:
         """Return what excludes a node, in words; empty if nothing does."""
-        if self.node not in ("", name):
-            return f"spec.nodeName {self.node}"
+        if self.gates or self.node not in ("", name):
+            gated = f"spec.schedulingGates {', '.join(self.gates)}" if self.gates else ""
+            return gated or f"spec.nodeName {self.node}"
         if self.os and labels.get(_OS, self.os) != self.os:
             return f"spec.os {self.os}"
         for key, value in self.labels:
@@ -152,8 +155,12 @@ def _selects(term: _Term, name: str, labels: Mapping[str, str]) -> bool:
     )
 
 
-def read_selection(spec: Mapping[str, Any], node: str = "") -> NodeSelection:
-    """Read which nodes the spec of a pod allows; *node* is the one that its author wrote."""
+def read_selection(spec: Mapping[str, Any]) -> NodeSelection:
+    """Read which nodes the spec of a pod allows, without ``nodeName`` and gates.
+
+    A scheduler writes the one and somebody removes the other, so both say nothing of a pod that
+    exists already.
+    """
     required = _mapping(
         _mapping(_mapping(spec.get("affinity")).get("nodeAffinity")).get(
             "requiredDuringSchedulingIgnoredDuringExecution"
@@ -179,7 +186,6 @@ def read_selection(spec: Mapping[str, Any], node: str = "") -> NodeSelection:
                 _Toleration(*(str(each.get(name) or "") for name in _Toleration._fields))
                 for each in map(_mapping, _list(spec.get("tolerations")))
             ),
-            node,
         )
     )
 

@@ -269,6 +269,37 @@ def test_a_written_cordon_is_read_back(uuids: frozenset[str]) -> None:
     assert find_cordoned(entries, uuids) == Cordon(uuids)
 
 
+GONE = ["GPU-5f3c1a2e-276c-c9cb-b366-c6fa655957c5", "MIG-5F3C1A2E-276C-C9CB-B366-C6FA655957C6"]
+WHERE = f"metadata.annotations[{NAMES.gpu_cordoned}]"
+RULE = "must be UUIDs of cards of this node, separated by commas; anything else cordons no card"
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        (
+            GONE[:1],
+            (
+                f'{WHERE}: Not found: "{GONE[0]}": names a card that this node does not have, or no '
+                "longer has; it cordons nothing"
+            ),
+        ),
+        (
+            ["A;B", *GONE],
+            (
+                f'{WHERE}: Not found: "{GONE[0]}", "{GONE[1]}": name cards that this node does not '
+                f'have, or no longer has; they cordon nothing; {WHERE}: Invalid value: "A;B": {RULE}'
+            ),
+        ),
+        ([GONE[0][:-1]], f'{WHERE}: Invalid value: "{GONE[0][:-1]}": {RULE}'),
+        ([f"MIG-{GONE[0]}/1/5"], None),
+    ],
+)
+def test_a_uuid_of_no_card_is_not_called_invalid(entries: list[str], text: str | None) -> None:
+    found = describe_unknown(entries, NAMES)
+    assert found == text if text else ": Not found: " in found
+
+
 def test_a_hostile_cordon_is_parsed_in_little_time() -> None:
     entries = read_cordon({NAMES.gpu_cordoned: ",".join(map(str, range(10**5)))}, NAMES)
     assert len(entries) == 257

@@ -95,15 +95,19 @@ def owned(pod: Json, kind: str, name: str, created: str = CREATED, revision: str
     return pod
 
 
-def storm(count: int = 137, seconds: int = 20) -> list[Json]:
-    """Pods of a Deployment that an agent refuses one after the other, the last one just now."""
+def storm(count: int = 137, seconds: int = 20, why: str = "") -> list[Json]:
+    """Pods of a Deployment that an agent refuses one after the other, the last one just now.
+
+    Without a reason, no card fits them.
+    """
     pods = []
     for number in range(count):
         # The cards' free amounts differ from refusal to refusal.
         text = f"gpu-turnstile: no card fits 50 cores: GPU-n1-0: {10 + number % 3} of 50 cores free"
-        pod = refused(f"web-5d-{number}", (50, 4), "n1", text)
+        pod = refused(f"web-5d-{number}", (50, 4), "n1", f"gpu-turnstile: {why}" if why else text)
         at = NOW - timedelta(seconds=seconds - number * seconds // (count - 1))
         created = pod["status"]["startTime"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        pod["metadata"]["annotations"] |= stamps("n1", int(at.timestamp()) - 5)
         pods.append(owned(pod, "ReplicaSet", "web-5d", created, revision="5d"))
     return pods
 

@@ -25,7 +25,7 @@ from view.cluster.collections import (
 )
 from view.cluster.timing import REAL_TIME, Timing
 from view.model.claims import TemplateFacts
-from view.model.event_facts import CONTROLLERS, wants_pods
+from view.model.event_facts import CONTROLLERS, missing_pods
 from view.model.manifest_fit import FitReport
 from view.model.pod_explanation import PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
@@ -157,11 +157,16 @@ class LiveCluster:
                 found = self._api.find(path, timeout=_DENIED_SECONDS)
             except (Rejected, Gone):
                 continue
-            if not wants_pods(uid, workload.kind, found):
-                with self._changed:
+            counts = missing_pods(uid, workload.kind, found)
+            if counts == (workload.wanted, (workload.wanted or 0) - (workload.missing or 0)):
+                continue
+            with self._changed:
+                if counts is None:
                     self._state.settle_denials(uid, workload.at)
-                    self._changes += 1
-                    self._changed.notify_all()
+                else:
+                    self._state.put_missing(uid, counts)
+                self._changes += 1
+                self._changed.notify_all()
 
     @property
     def freshness(self) -> Freshness:

@@ -1,7 +1,7 @@
 """Events about GPU pods, and about workloads whose pods are denied, until these want no more."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.names import Names
 from view.model.reports import DeniedReport, EventReport
@@ -81,7 +81,7 @@ def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedRepo
         source = obj.get("reportingComponent") or (obj.get("source") or {}).get("component")
         warning = obj.get("type") == "Warning"
         return EventReport(reason, message, warning, clamp(source), count, at)
-    ours = (_OURS, f"[{names.core}]", f"[{names.memory}]")
+    ours = (_OURS, names.core, names.memory)  # a quota names resources, too
     if reason != "FailedCreate" or not any(each in message for each in ours):
         return None
     return DeniedReport(
@@ -89,23 +89,53 @@ def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedRepo
     )
 
 
-def wants_pods(uid: str, kind: str, found: Mapping[str, Any] | None) -> bool:
-    """Return whether a workload still wants more pods than it has.
+class PodCounts(NamedTuple):
+    """How many pods a workload wants to have now, and how many it has of them."""
 
-    Its *uid* is from when its pods were denied, its *kind* one of :data:`CONTROLLERS`; *found* is
-    the object that has its name now.
+    wanted: int
+    there: int
+
+    @property
+    def missing(self) -> int:
+        """How many are to be created."""
+        return max(self.wanted - self.there, 0)
+
+
+def count_pods(kind: str, found: Mapping[str, Any]) -> PodCounts:
+    """Return how many pods a workload wants; its *kind* is one of :data:`CONTROLLERS`.
+
+    A Job that has ended or is suspended wants none, and of a running one only its next pods count.
     """
-    if found is None or found["metadata"].get("uid") != uid:
-        return False
-    if found["metadata"].get("deletionTimestamp"):
-        return False
     spec, status = found.get("spec") or {}, found.get("status") or {}
     match kind:
         case "Job":
             conditions = status.get("conditions") or ()
             ended = {each.get("type") for each in conditions if each.get("status") == "True"}
-            return not spec.get("suspend") and ended.isdisjoint(("Complete", "Failed"))
+            if spec.get("suspend") or not ended.isdisjoint(("Complete", "Failed")):
+                return PodCounts(0, 0)
+            wanted = _number(spec.get("parallelism"), 1)
+            if spec.get("completions") is not None:
+                left = int(spec["completions"]) - int(status.get("succeeded") or 0)
+                wanted = min(wanted, max(left, 0))
+            return PodCounts(wanted, int(status.get("active") or 0))
         case "DaemonSet":
-            return bool(status.get("desiredNumberScheduled"))
-    wanted = spec.get("replicas")
-    return int(status.get("replicas") or 0) < (1 if wanted is None else int(wanted))
+            there = int(status.get("currentNumberScheduled") or 0)
+            return PodCounts(int(status.get("desiredNumberScheduled") or 0), there)
+    return PodCounts(_number(spec.get("replicas"), 1), int(status.get("replicas") or 0))
+
+
+def _number(value: Any, default: int) -> int:
+    return default if value is None else int(value)
+
+
+def missing_pods(uid: str, kind: str, found: Mapping[str, Any] | None) -> PodCounts | None:
+    """Return the counts of a workload that still wants more pods than it has; else ``None``.
+
+    Its *uid* is from when its pods were denied; *found* is the object that has its name now.
+    """
+    if found is None or found["metadata"].get("uid") != uid:
+        return None
+    if found["metadata"].get("deletionTimestamp"):
+        return None
+    counts = count_pods(kind, found)
+    return counts if counts.missing else None

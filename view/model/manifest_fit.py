@@ -23,7 +23,15 @@ from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from view.model.claims import FIRST_FIT, NO_CLAIMS, of_kind
-from view.model.node_fits import NodeFit, fit_on_node, fits_first, plan_on, refused_by_kind
+from view.model.node_fits import (
+    NodeFit,
+    excluded_by,
+    fit_on_node,
+    fits_first,
+    plan_on,
+    refusal_of,
+    refused_by_kind,
+)
 from view.model.occupancy import Occupancy
 from view.model.pod_facts import PodFacts, read_pod_facts
 from view.model.reports import ContainerReport, Gap
@@ -76,7 +84,8 @@ class FitReport:
     result: Annotated[FitResult, "whether all its pods fit."]
     replicas: Annotated[
         int,
-        "how many pods it requests; for a DaemonSet, the number of nodes that are not cordoned.",
+        "how many pods it requests; for a DaemonSet, the number of nodes that are not cordoned and "
+        "that its pods' own spec allows.",
     ]
     room: Annotated[int, "how many of them fit together."]
     placed: Annotated[
@@ -171,14 +180,17 @@ def fit_manifests(  # noqa: PLR0913 -- all it depends on
     for manifest, read in [(each, _read(each, names)) for each in manifests]:
         replicas, info = read.replicas, read.facts.info
         if read.kind == "DaemonSet":
-            replicas = max(sum(not each.facts.cordoned for each in nodes), 1)
+            allowed = (each for each in nodes if not excluded_by(read.facts.selection, each))
+            replicas = max(sum(not each.facts.cordoned for each in allowed), 1)
             read = read._replace(replicas=replicas)  # noqa: PLW2901
         trials = [
             _try(read, nodes, gaps, names, policy, now=now, by_claim=each)
             for each in _kinds(read, nodes)
         ]
         least = min(trials, key=lambda each: each.room)
-        alike = len({each.result for each in trials}) == 1
+        results = {each.result for each in trials}
+        alike = len(results) == 1
+        neither = results == {FitResult.NOT, FitResult.INVALID}
         node_fits = [fit for each in trials for fit in each.node_fits]
         if not (alike and least.errors):
             others = {each.node for each in node_fits}
@@ -190,7 +202,7 @@ def fit_manifests(  # noqa: PLR0913 -- all it depends on
                 kind=read.kind,
                 namespace=info.id.namespace,
                 name=info.id.name,
-                result=least.result if alike else FitResult.UNKNOWN,
+                result=least.result if alike else FitResult.NOT if neither else FitResult.UNKNOWN,
                 replicas=replicas,
                 room=least.room,
                 placed=tuple(Placed(*each) for each in least.placed.items() if len(trials) == 1),
@@ -228,21 +240,21 @@ def _try(  # noqa: PLR0913 -- all it depends on
     by_claim: bool,
 ) -> _Trial:
     """Place the pods of a manifest on the nodes that serve claims, or on the others."""
-    info, replicas = read.facts.info, read.replicas
+    info, replicas, selection = read.facts.info, read.replicas, read.facts.selection
     errors, pod = info.errors, info
     if by_claim:
         found = find_claim_errors(read.pod, info.demand, info.wishes, names)
         errors, pod = errors or tuple(clamp(str(each)) for each in found), as_claimed(info)
     found_by = (each.as_found_by("", read.facts.priority, now.timestamp()) for each in nodes)
     suitable = of_kind(found_by, by_claim=by_claim)
-    node_fits = [] if errors else [fit_on_node(pod, each, policy) for each in suitable]
+    node_fits = [] if errors else [fit_on_node(pod, each, policy, selection) for each in suitable]
     fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
     most_each = 1 if read.kind == "DaemonSet" else replicas
     placed, after = _place(pod, suitable, fitting, replicas, most_each, policy)
     room = sum(placed.values())
     suggested = NO_SUGGESTIONS
     if not errors:
-        suggested = suggest_changes(pod, suitable, names, read.facts.selection, now=now)
+        suggested = suggest_changes(pod, suitable, names, selection, now=now)
     return _Trial(
         by_claim,
         FitResult.INVALID if errors else _result(replicas, room, gaps),
@@ -250,7 +262,7 @@ def _try(  # noqa: PLR0913 -- all it depends on
         placed,
         node_fits,
         after,
-        _short(pod, after, nodes) if room < replicas and not errors else "",
+        _short(read, pod, after, nodes) if room < replicas and not errors else "",
         suggested,
     )
 
@@ -269,9 +281,11 @@ def _about_claims(trials: Sequence[_Trial], replicas: int) -> str:
     )
 
 
-def _short(pod: PodInfo, suitable: Sequence[Occupancy], nodes: Sequence[Occupancy]) -> str:
+def _short(
+    read: _Manifest, pod: PodInfo, suitable: Sequence[Occupancy], nodes: Sequence[Occupancy]
+) -> str:
     """Return why one more pod is not placed; a DaemonSet has at most one per node."""
-    refusals = filter(None, (each.refusal(pod.pod_class) for each in suitable))
+    refusals = filter(None, (refusal_of(pod, each, read.facts.selection) for each in suitable))
     others = [] if suitable else [NO_CLAIMS] * len(nodes)
     return summarize((*(clamp(each.reason) for each in refusals), *others)) or "no node"
 
@@ -313,7 +327,11 @@ def _read(manifest: Mapping[str, Any], names: Names) -> _Manifest:
         other_way = _FIT_POD if kind == "Pod" else _FIT_WORKLOAD
         raise InvalidManifest(f'{kind} "{name}" {requests_none(pod, names, other_way=other_way)}')
     errors = _errors(facts.info.errors, find_misnamed(pod, names))
-    selection = replace(facts.selection, node=named_node(manifest))
+    gated = spec.get("schedulingGates")
+    gates = tuple(
+        clamp(_mapping(each).get("name")) for each in (gated if isinstance(gated, list) else ())
+    )
+    selection = replace(facts.selection, node=named_node(manifest), gates=gates)
     facts = replace(facts, info=replace(facts.info, errors=errors), selection=selection)
     replicas = counted if kind != "Pod" and type(counted) is int else 1
     written = pod if not _mapping(pod.get("metadata")).get("uid") else {**pod, "spec": spec}

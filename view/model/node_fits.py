@@ -1,7 +1,7 @@
 """Where a pod fits, and why it does not fit on a node or a card. Pure.
 
-``placement`` decides whether it fits on the cards. Taints, affinity and the like are the
-scheduler's.
+``placement`` decides whether it fits on the cards, and what the pod's own spec excludes. Affinity
+to other pods, CPU and the like are the scheduler's.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,10 @@ from typing import Annotated, NamedTuple
 from contract.inventory import Amounts
 from contract.text import format_count
 from placement.capacity import CardNeed, CardSet, shortfall
+from placement.cluster.fit import Unschedulable
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import plan_pod
+from placement.cluster.selectors import ANY_NODE, NodeSelection
 from placement.errors import NoPlacement
 from placement.first_fit import first_fit
 from placement.pods import PodClass, PodInfo
@@ -49,7 +51,9 @@ class NodeFit:
 
     node: Annotated[str, "its name."]
     fits: Annotated[
-        bool, "whether all containers of the pod fit on its cards and it is not cordoned."
+        bool,
+        "whether all containers of the pod fit on its cards, it is Ready and not cordoned, and the "
+        "pod's own spec does not exclude it.",
     ]
     reason: Annotated[str, "why not, as the scheduler extender words it; empty if it fits."]
     unresolvable: Annotated[bool, "whether deleting pods would not help."]
@@ -61,16 +65,28 @@ class NodeFit:
 
 
 class PodClassFit(NamedTuple):
-    """The nodes on which pods of one class fit, and why they do not fit on the others."""
+    """The nodes on which pods of one class fit, and why they do not fit on the others.
+
+    *excluded* are nodes on whose cards they would fit, but that their own spec excludes.
+    """
 
     nodes: tuple[str, ...]
     short: str
+    excluded: tuple[str, ...] = ()
 
 
 def find_fitting_nodes(
-    shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap], *, by_claim: bool
+    shape: PodClass,
+    nodes: Sequence[Occupancy],
+    gaps: Sequence[Gap],
+    selection: NodeSelection = ANY_NODE,
+    *,
+    by_claim: bool,
 ) -> PodClassFit:
-    """Check all nodes for a class of pods; those that serve no GPU pod at all are one reason."""
+    """Check all nodes for pods of a class and with a selection.
+
+    Nodes that serve no GPU pod at all are one reason.
+    """
     if not nodes:
         unread = [gap.reason for gap in gaps if gap.what == "nodes"]
         known = f"unknown: nodes cannot be read ({unread[0]})" if unread else ""
@@ -78,22 +94,51 @@ def find_fitting_nodes(
     suitable = of_kind(nodes, by_claim=by_claim)
     if not suitable:
         return PodClassFit((), CREATED_WITH_ONE if by_claim else NOT_CREATED_WITH_ONE)
-    refusal_of = {each.snapshot.node.name: each.refusal(shape) for each in suitable}
-    refusals = [refusal.reason for refusal in refusal_of.values() if refusal]
+    refusals, fitting, excluded = list[str](), list[str](), list[str]()
+    for each in suitable:
+        refusal, why = each.refusal(shape), excluded_by(selection, each)
+        if refusal is None:
+            (excluded if why else fitting).append(each.snapshot.node.name)
+        if reason := _EXCLUDED + why if why else refusal.reason if refusal else "":
+            refusals.append(reason)
     problems = {each.facts.problem for each in suitable}
     others = [clamp(reason) for reason in refusals if reason not in problems]
     others += [NO_CLAIMS if by_claim else CLAIMS_ONLY] * (len(nodes) - len(suitable))
     unavailable = sum(reason in problems for reason in refusals)
     agents = f"{format_count(unavailable, 'node')} without a working agent" if unavailable else ""
     return PodClassFit(
-        tuple(name for name, refusal in refusal_of.items() if refusal is None),
+        tuple(fitting),
         "; ".join(filter(None, (summarize(others), agents))),
+        tuple(excluded),
     )
 
 
-def fit_on_node(pod: PodInfo, occupancy: Occupancy, policy: Policy) -> NodeFit:
+_EXCLUDED = "excluded by its own spec: "
+
+
+def excluded_by(selection: NodeSelection, occupancy: Occupancy) -> str:
+    """Return by what the spec of a pod excludes a node, in words; empty if it does not."""
+    facts = occupancy.facts
+    return clamp(selection.excludes(facts.node.name, facts.labels, facts.taints))
+
+
+def refusal_of(
+    pod: PodInfo, occupancy: Occupancy, selection: NodeSelection
+) -> Unschedulable | None:
+    """Return why a pod does not fit on a node that its own spec may exclude; ``None`` if it fits.
+
+    What its spec excludes is named first: free cards do not help there.
+    """
+    if why := excluded_by(selection, occupancy):
+        return Unschedulable(_EXCLUDED + why, unresolvable=True)
+    return occupancy.refusal(pod.pod_class)
+
+
+def fit_on_node(
+    pod: PodInfo, occupancy: Occupancy, policy: Policy, selection: NodeSelection = ANY_NODE
+) -> NodeFit:
     """Check whether a pod fits on a node and each of its cards."""
-    snapshot, refusal = occupancy.snapshot, occupancy.refusal(pod.pod_class)
+    snapshot, refusal = occupancy.snapshot, refusal_of(pod, occupancy, selection)
     plan = plan_on(pod, occupancy, policy) if refusal is None else None
     index = [card.index for card in snapshot.node.cards]
     return NodeFit(

@@ -1,6 +1,6 @@
 """Reports one node: its cards, what is held and free, and the holders."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from contract.demand import CORES_PER_CARD
 from contract.inventory import is_instance_uuid
@@ -25,7 +25,10 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
     """Build the report on a node."""
     node, facts = occupancy.snapshot.node, occupancy.facts
     cards = _cards(occupancy)
-    usable = [card for card in cards if not card.withheld and not node.problem]
+    refusals = occupancy.refusals
+    unconfirmed = tuple(_unconfirmed(occupancy))
+    in_service = not (node.problem or refusals or unconfirmed)
+    usable = [card for card in cards if not card.withheld and in_service]
     (cores, cores_held), (blocks, blocks_held) = occupancy.snapshot.totals
     shares = [
         LargestFit(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
@@ -52,6 +55,8 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
             card.cores_free == CORES_PER_CARD and not is_instance_uuid(card.uuid) for card in usable
         ),
         pods=len(occupancy.held),
+        unconfirmed=unconfirmed,
+        refusing="" if refusals is None else clamp(refusals.reason),
         pool=next((facts.labels[each] for each in pool_labels if each in facts.labels), ""),
     )
 
@@ -102,24 +107,29 @@ def _holders(occupancy: Occupancy) -> dict[int, list[Holder]]:
     return found
 
 
+def _unconfirmed(occupancy: Occupancy) -> Iterator[str]:
+    """Yield the running pods whose cards the agent has not recorded."""
+    for held in occupancy.held.values():
+        if held.pod.running and any(each.source in ESTIMATES for each in held.cards.values()):
+            yield str(held.pod)
+
+
 def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
     facts, notes = occupancy.facts, []
     if facts.not_ready:
         notes.append(f"NotReady: {facts.not_ready}")
     if facts.cordoned:
         notes.append(f"{CORDONED}: it gets no new pods")
+    if (found := occupancy.refusals) is not None:
+        pods = format_count(found.count, "pod")
+        notes.append(f"{pods} refused since it last admitted one, the last at {found.at}")
     if facts.cordon_problem:
         notes.append(facts.cordon_problem)
     for held in occupancy.held.values():
         lost = sorted({uuid for each in held.cards.values() for uuid in each.lost})
         if lost:
             notes.append(f"pod {held.pod} holds {name_lost_cards(lost)}")
-    unrecorded = [
-        str(held.pod)
-        for held in occupancy.held.values()
-        if held.pod.running and any(each.source in ESTIMATES for each in held.cards.values())
-    ]
-    if unrecorded:
+    if unrecorded := [*_unconfirmed(occupancy)]:
         pods = f"{format_count(len(unrecorded), 'running pod')} ({name_some(unrecorded)})"
         notes.append(f"{pods} {UNRECORDED}")
     over = [card.index for card in cards if card.overbooked]

@@ -20,6 +20,8 @@ from view.model.node_facts import NodeFacts
 from view.model.words import name_some
 
 CORDONED = "the node is cordoned"
+NOT_READY = "the node is not Ready"
+REFUSES = "its agent refuses pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,15 @@ class KeptCards:
     pod: Annotated[PodInfo, "the pod, which is not bound yet."]
     priority: Annotated[int, "its priority; pods of a higher one may take the cards."]
     nomination: Annotated[Nomination, "the cards, and the pods that are evicted."]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefusals:
+    """Pods that an agent refused because of its node, after the last one that it admitted."""
+
+    reason: Annotated[str, "what is wrong with the node, as the agent words it, of the last one."]
+    count: Annotated[int, "number of these pods."]
+    at: Annotated[str, "when the last of them was bound to the node."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,7 @@ class Occupancy:
     kept: Annotated[
         tuple[KeptCards, ...], "cards that are kept for pods, and not counted as held."
     ] = ()
+    refusals: Annotated[NodeRefusals | None, "because of the node; ``None`` for none."] = None
     kept_for: Annotated[str, "pods of which kept cards are counted as held; empty for none."] = ""
     without_kept: Annotated[
         "Occupancy | None", "the node as it is without what is kept for other pods, if it differs."
@@ -104,10 +116,11 @@ class Occupancy:
     def refusal(self, shape: PodClass) -> Unschedulable | None:
         """Return why a pod does not fit; ``None`` if it fits.
 
-        Checks cards and whether the node is cordoned; taints and affinity are the scheduler's.
+        Checks cards and whether the node is cordoned, not Ready, or refuses pods; what the pod's
+        own spec excludes is :func:`view.model.node_fits.excluded_by`.
         """
-        if self.facts.cordoned:
-            return Unschedulable(CORDONED, unresolvable=True)
+        if why := self._out_of_service:
+            return Unschedulable(why, unresolvable=True)
         result = check(shape, self.snapshot)
         if not isinstance(result, Unschedulable):
             return self._refusal_by_counts(shape)
@@ -116,6 +129,15 @@ class Occupancy:
         if self.without_kept is not None and self.without_kept.refusal(shape) is None:
             return result._replace(reason=f"{result.reason}: cards are kept for {self.kept_for}")
         return result
+
+    @property
+    def _out_of_service(self) -> str:
+        """Why no pod is to come to the node, whatever its cards have; empty if pods may come."""
+        if self.facts.cordoned:
+            return CORDONED
+        if self.facts.not_ready:
+            return f"{NOT_READY} ({self.facts.not_ready})"
+        return "" if self.refusals is None else f"{REFUSES}: {self.refusals.reason}"
 
     def without(self, uids: AbstractSet[str]) -> "Occupancy":
         """Return the node as if the pods with these UIDs held nothing."""

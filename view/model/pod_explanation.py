@@ -8,12 +8,14 @@ from typing import Annotated
 
 from contract.names import Names
 from contract.text import format_count
+from placement.cluster.selectors import ANY_NODE
 from placement.first_fit import as_claimed
 from placement.scoring import Policy
 from view.model.claims import WAITS, TemplateFacts, of_kind, why_no_claim
 from view.model.node_fits import NodeFit, fit_on_node, fits_first, refused_by_kind
 from view.model.occupancy import Occupancy
-from view.model.pod_facts import PodFacts, time_of
+from view.model.pod_facts import PodFacts, refusal_text, time_of
+from view.model.pod_groups import repeated
 from view.model.pod_reasons import is_recorded, join_parts, scheduler_message, why_stopped
 from view.model.reports import (
     CardReport,
@@ -27,12 +29,12 @@ from view.model.reports import (
 from view.model.suggested_changes import (
     NO_SUGGESTIONS,
     SuggestedChange,
-    excluded_by,
     suggest_changes,
 )
 from view.model.words import (
     ESTIMATES,
     checked,
+    clamp,
     evidence_text,
     missing_node,
     name_cards,
@@ -111,20 +113,21 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     now: datetime,
     node: NodeReport | None,
     template: TemplateFacts | None = None,
-    again: str = "",
+    refused: Sequence[PodReport] = (),
     deleted: str = "",
 ) -> PodExplanation:
     """Explain a pod; for one that was *deleted* no candidate cards or changes are searched.
 
-    *again* is how often pods of its owner were refused, *template* is that of its claim, if read.
+    *refused* are its owner's refused pods that were not replaced, *template* is that of its claim.
     """
     stage, by_claim = report.stage, bool(report.claim_template)
     pod = as_claimed(facts.info) if by_claim else facts.info
     searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
     ended = deleted or stage in _ENDED
+    selection = facts.selection if searching else ANY_NODE  # of a bound pod nothing is chosen
     node_fits = [
         refused_by_kind(each, by_claim=by_claim)
-        or fit_on_node(pod, each.without({pod.id.uid}), policy)
+        or fit_on_node(pod, each.without({pod.id.uid}), policy, selection)
         for each in nodes
         if not ended and (searching or each.snapshot.node.name == pod.node)
     ]
@@ -135,22 +138,13 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
         if searching
         else NO_SUGGESTIONS
     )
-    allowed = {each.facts.node.name for each in nodes if not excluded_by(facts.selection, each)}
-    is_new = stage is Stage.REFUSED  # its node is chosen again
     prefix = f"was deleted at {deleted}; before that it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
     holds = node is not None and not ended and stage is not Stage.REFUSED
     problem = node.problem if node and holds else ""
     return PodExplanation(
         pod=report,
-        summary=prefix
-        + _summary(
-            report,
-            [each for each in node_fits if each.node in allowed or not is_new],
-            suggested.changes,
-            again,
-            problem,
-        ),
+        summary=prefix + _summary(report, node_fits, suggested.changes, refused, problem),
         steps=tuple(_steps(facts, report, template, node)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
@@ -170,18 +164,18 @@ def _summary(
     report: PodReport,
     node_fits: Sequence[NodeFit],
     changes: Sequence[SuggestedChange],
-    again: str,
+    refused: Sequence[PodReport],
     problem: str,
 ) -> str:
     fitting = [each.node for each in node_fits if each.fits]
     on = f" on {report.node}" if report.node else ""
+    often = _often(report, refused)
     match report.stage:
         case Stage.PENDING:
             text = f"is pending: {report.why}"
         case Stage.REFUSED:
             text = f"was refused{on}: {report.why}"
             cause = f"{report.scheduler} does not see cards" if report.misplaced else ""
-            often = f"{report.owner} was {again}" if again else ""
             text += f". {join_parts(often, cause)}" if often or cause else ""
             if fitting:
                 text += f". A new pod would now fit on {name_some(fitting)}"
@@ -203,9 +197,20 @@ def _summary(
             text = f"succeeded{on}"
         case Stage.FAILED:
             text = f"failed{on}: {report.why}"
+    text += f". {often}" if often and report.stage in (Stage.PENDING, Stage.STARTING) else ""
     if changes:
         text += f". Smallest change: {changes[0].text} (fits on {name_some(changes[0].nodes)})"
     return text
+
+
+def _often(report: PodReport, refused: Sequence[PodReport]) -> str:
+    """Return how often pods of a pod's owner were refused; of another pod also the last reason."""
+    again = repeated(refused)
+    if not again or report.stage is Stage.REFUSED:
+        return again and f"{report.owner} was {again}"
+    last = max(refused, key=lambda each: (each.created, each.name))
+    why = refusal_text(last.message) or last.reason
+    return f"{report.owner} was {again}, the last one because: {why}"
 
 
 def _steps(
@@ -220,7 +225,7 @@ def _steps(
     yield _bound(facts, report, node)
     if report.stage is Stage.PENDING:
         return
-    yield _allocated(report)
+    yield _allocated(facts, report, node)
     if report.stage is not Stage.REFUSED:
         yield _started(facts, report)
     if facts.ended:
@@ -275,10 +280,10 @@ def _bound(facts: PodFacts, report: PodReport, node: NodeReport | None) -> Progr
     return ProgressStep("bound", at, text, _DONE)
 
 
-def _allocated(report: PodReport) -> ProgressStep:
+def _allocated(facts: PodFacts, report: PodReport, node: NodeReport | None) -> ProgressStep:
     if not is_recorded(report):
         wrong = report.stage in (Stage.REFUSED, Stage.RUNNING)
-        text = "not reported by the agent"
+        text = join_parts("not reported by the agent", _why_unreported(facts, report, node))
         if report.claim and not wrong:
             why = why_stopped(report, report.events)
             text = join_parts("by kube-scheduler; the agent has not prepared the claim", why)
@@ -291,6 +296,20 @@ def _allocated(report: PodReport) -> ProgressStep:
     return ProgressStep(
         "allocated", "", "; ".join(map(_allocation, report.containers)), _WRONG if wrong else _DONE
     )
+
+
+def _why_unreported(facts: PodFacts, report: PodReport, node: NodeReport | None) -> str:
+    """Return why the agent's annotation is not on a pod, as far as its objects show it."""
+    unread = [each for each in facts.info.faults if "gpu-allocation" in each]
+    if unread:
+        return f"its annotation cannot be read: {clamp(unread[0])}"
+    if report.stage is Stage.REFUSED:
+        return "the pod was refused before"
+    if node is not None and node.problem:
+        return node.problem
+    if report.stage is Stage.RUNNING:
+        return "it has just started, lacks a permission or does not run: kubectl gpu doctor"
+    return ""
 
 
 def _allocation(container: ContainerReport) -> str:
@@ -369,5 +388,5 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> I
         if limit is not None and limit > cores:
             text += f", up to {limit} while others do not use theirs (vcuda-core-limit)"
         yield text
-    yield "A container can use more than this unless your admin has enabled enforcement."
+    yield "A container can use more than this unless enforcement was enabled before it started."
     yield units(sizes)

@@ -34,6 +34,13 @@ _NO_TIME = ("", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z")
 WITHOUT_PLUGIN = ("no healthy devices present", "client connection is closing")
 """What the kubelet reports if no device plugin is connected (K19)."""
 
+_NODE_FAULT = re.compile(
+    r"\A(?:gpu-turnstile: |container \S+: )*(?P<text>"
+    r"(?:(?:state|plugin|driver|hami-library)-dir: |the containers would start without).*)",
+    re.DOTALL,
+)
+"""A refusal because of the node, whatever the pod requests (docs/operate.md#a-pod-was-refused)."""
+
 _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 """Prefixes of the reasons with which the kubelet rejects a pod for lack of resources."""
 
@@ -169,6 +176,15 @@ def refusal_text(message: str) -> str:
     """Extract the agent's text from the kubelet's message; else return the message."""
     found = _REFUSAL.search(message)
     return found["text"] if found else message
+
+
+def node_fault(text: str) -> str:
+    """Return what is wrong with the node if the agent's *text* refuses a pod for that; else empty.
+
+    The text is that of a refused pod's status, or of the Event ``GPURefused``.
+    """
+    found = _NODE_FAULT.match(refusal_text(text))
+    return found["text"] if found else ""
 
 
 def _wishes(annotations: Mapping[str, Any], names: Names) -> tuple[tuple[str, str], ...]:

@@ -108,7 +108,13 @@ def is_of_owner(owner: str, kind: str, name: str) -> bool:
 
 
 def most_urgent(pods: Sequence[PodReport]) -> PodReport:
-    """Return the pod that needs an explanation most: the oldest one in the worst stage."""
+    """Return the pod that needs an explanation most: the oldest one in the worst stage.
+
+    If pods are refused again and again, that is the last of them: the next one has only just come.
+    """
+    refused = [each for each in pods if each.stage is Stage.REFUSED and not each.replaced]
+    if repeated(refused):
+        return max(refused, key=lambda each: (each.created, each.name))
     return min(
         pods,
         key=lambda each: (each.replaced, _URGENT.index(each.stage), each.created, each.name),
@@ -150,7 +156,7 @@ class OwnedPods:
         return at > pod.created
 
     def refused_like(self, pod: PodReport) -> list[PodReport]:
-        """Return the refused pods of a refused pod's owner that have not been replaced."""
+        """Return the refused pods of a pod's owner that have not been replaced."""
         pods = self._pods.get((pod.namespace, pod.owner), {}).values()
         return [each for each in pods if each.stage is Stage.REFUSED and not self.is_replaced(each)]
 

@@ -38,10 +38,12 @@ def why_pending(
     no_claim = why_no_claim(facts.report, events, template)
     if no_claim:
         return no_claim
-    if fit.nodes:
+    if fit.nodes or fit.excluded:
         status = f': "{message}"' if message else " has not reported anything yet"
         status += f" ({UNSEEN})" * (NO_DEVICES in message)
-        return f"it fits on the cards of {name_some(fit.nodes)}; {facts.report.scheduler}{status}"
+        text = f"it fits on the cards of {name_some(fit.nodes or fit.excluded)}"
+        excluded = "" if fit.nodes else f"; {fit.short}"
+        return f"{text}{excluded}; {facts.report.scheduler}{status}"
     evicted = f"; pods of lower priority are evicted for it on {facts.nominated}"
     return fit.short + (evicted if facts.nominated else "")
 

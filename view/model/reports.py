@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from contract.inventory import Link
+from contract.text import format_count
 from placement.cluster.holdings import Provenance
 
 
@@ -107,12 +108,30 @@ class NodeReport:
     blocks: Annotated[int, "memory blocks in total."]
     blocks_held: Annotated[int, "of these, held."]
     blocks_free: Annotated[int, "of these, free."]
-    largest_share: Annotated[LargestFit | None, "``None`` if no share fits."]
-    whole_cards: Annotated[int, "number of cards of which no core is held, without MIG instances."]
+    largest_share: Annotated[LargestFit | None, "``None`` if no share fits, or that is unknown."]
+    whole_cards: Annotated[
+        int,
+        "number of cards of which no core is held, without MIG instances; 0 if that is not known.",
+    ]
     pods: Annotated[int, "number of pods that hold something."]
     pool: Annotated[
         str, "its node pool, from its labels; empty if it has none of these labels."
     ] = ""
+    refusing: Annotated[
+        str,
+        "what is wrong with it, for which its agent refused the last pods, as the agent words it; "
+        "empty if there is none, after an hour, and once it has admitted a later pod.",
+    ] = ""
+    unconfirmed: Annotated[
+        tuple[str, ...],
+        "running pods whose cards its agent has not recorded. Each may hold other cards than those "
+        "where it is shown, so no card counts as free.",
+    ] = ()
+
+    @property
+    def unusable(self) -> str:
+        """Why it gives no card to a new pod, whatever is free; empty if it does."""
+        return self.problem or (self.refusing and f"its agent refuses pods: {self.refusing}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +280,15 @@ class DeniedReport:
     message: str
     count: int
     at: str
+    missing: Annotated[int | None, "pods that it lacks; ``None`` if it could not be read."] = None
+    wanted: Annotated[int | None, "pods that it wants; ``None`` if it could not be read."] = None
+
+    @property
+    def lacks(self) -> str:
+        """How many of its pods cannot be created: ``1 of 3 pods``; ``pods`` if that is unknown."""
+        if not self.missing:
+            return "pods"
+        return f"{self.missing} of {format_count(self.wanted or 0, 'pod')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from contract.names import Names
+from placement.cluster.selectors import NodeSelection
 from placement.first_fit import as_claimed
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
-from view.model.claims import TemplateFacts
-from view.model.event_facts import EventFacts
+from view.model.claims import NOT_PREPARED, TemplateFacts
+from view.model.event_facts import EventFacts, PodCounts
 from view.model.manifest_fit import FitReport, fit_manifests, named_node
 from view.model.node_facts import NodeFacts, read_node
 from view.model.node_fits import PodClassFit, find_fitting_nodes
 from view.model.node_report import POOL_LABELS, report_node
-from view.model.occupancy import KeptCards, Occupancy, occupancy_of
+from view.model.occupancy import KeptCards, NodeRefusals, Occupancy, occupancy_of
 from view.model.pod_explanation import PodExplanation, explain_pod
-from view.model.pod_facts import PodFacts, read_pod_facts
-from view.model.pod_groups import OwnedPods, repeated
+from view.model.pod_facts import PodFacts, node_fault, read_pod_facts, time_of
+from view.model.pod_groups import OwnedPods
 from view.model.pod_reasons import why_pending
 from view.model.pod_report import report_pod, without_node
 from view.model.reports import (
@@ -39,6 +40,9 @@ _MOST_REMEMBERED = 2000
 _RETRIED = timedelta(minutes=20)
 """Controllers retry the creation of a pod within 1,000 s, each time with an Event."""
 
+_REFUSED = timedelta(hours=1)
+"""How long a node is reported to refuse pods if no other pod comes there."""
+
 
 def _drop(index: dict[str, dict[str, Any]], key: str, item: str) -> None:
     """Remove an item from an index, and the key with its last item."""
@@ -53,6 +57,7 @@ class _ComputedNode(NamedTuple):
 
     occupancy: Occupancy
     report: NodeReport
+    until: datetime | None  # while its refusals are reported; ``None`` without any
 
 
 class _DeletedPod(NamedTuple):
@@ -115,11 +120,14 @@ class ClusterState:
         self._siblings = OwnedPods()
         self._events = EventFacts(names)
         self._settled: dict[str, str] = {}  # by UID of a workload: time of its last denial
+        self._missing: dict[str, PodCounts] = {}  # by UID of a workload whose pods are denied
         self._deleted = _DeletedPods()
         self._templates: dict[str, TemplateFacts] = {}  # that a pod waits for, by UID of the pod
         # Results computed from these.
         self._computed: dict[str, _ComputedNode] = {}
-        self._class_fits: dict[tuple[PodClass, bool, str, int | None], PodClassFit] = {}
+        self._class_fits: dict[
+            tuple[PodClass, NodeSelection, bool, str, int | None], PodClassFit
+        ] = {}
         self._pod_reports: dict[str, PodReport] = {}
 
     # --- input ------------------------------------------------------------------------
@@ -180,11 +188,18 @@ class ClusterState:
 
     def put_event(self, obj: Mapping[str, Any]) -> None:
         """Add an Event; it may come before its pod."""
-        self._pod_reports.pop(self._events.put(obj), None)
+        self._drop_report(self._events.put(obj))
 
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Remove an Event that has expired."""
-        self._pod_reports.pop(self._events.drop(obj), None)
+        self._drop_report(self._events.drop(obj))
+
+    def _drop_report(self, uid: str) -> None:
+        """Drop the report on a pod with a changed Event, which may have refused its claim."""
+        self._pod_reports.pop(uid, None)
+        facts = self._pods.get(uid)
+        if facts is not None and facts.report.claim and facts.info.node:
+            self._invalidate(facts.info.node)
 
     def put_template(self, namespace: str, pod: str, facts: TemplateFacts) -> None:
         """Set whether the template exists that a pod names; it is part of its explanation only."""
@@ -197,7 +212,12 @@ class ClusterState:
         old = [uid for uid, at in self._settled.items() if at < self._oldest_denial()]
         for uid in old:
             del self._settled[uid]
+        self._missing.pop(workload, None)
         self._settled[workload] = at
+
+    def put_missing(self, workload: str, counts: PodCounts) -> None:
+        """Set how many pods a workload (its UID) wants and has, whose pods are denied."""
+        self._missing[workload] = counts
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Set what could not be read."""
@@ -279,7 +299,7 @@ class ClusterState:
             now=self._now(),
             node=node,
             template=template,
-            again=repeated(self._siblings.refused_like(report)),
+            refused=self._siblings.refused_like(report),
             deleted=deleted,
         )
 
@@ -323,12 +343,18 @@ class ClusterState:
         """
         oldest = self._oldest_denial()
         return [
-            (about, denied)
+            (about, self._with_counts(about, denied))
             for about, denied in self._events.denied()
             if denied.at >= oldest
             and denied.at > max(self._owned.get(about, {}).values(), default="")
             and denied.at > self._settled.get(about, "")
         ]
+
+    def _with_counts(self, workload: str, denied: DeniedReport) -> DeniedReport:
+        counts = self._missing.get(workload)
+        if counts is None:
+            return denied
+        return replace(denied, missing=counts.missing, wanted=counts.wanted)
 
     def _oldest_denial(self) -> str:
         return rfc3339(self._now() - _RETRIED)
@@ -346,8 +372,36 @@ class ClusterState:
     def _pods_on(self, node: str) -> Iterable[PodInfo]:
         return self._bound.get(node, {}).values()
 
+    def _refusals_on(self, node: str) -> NodeRefusals | None:
+        """Return the refusals because of a node since it last admitted a pod, if they are new."""
+        admitted, refused = "", list[tuple[str, str]]()
+        for uid in self._bound.get(node, ()):
+            facts = self._pods[uid]
+            at = time_of(facts.info.rank.bound) or facts.report.created
+            if facts.info.annotated:
+                admitted = max(admitted, at)
+            elif fault := self._node_fault(facts):
+                refused.append((at, fault))
+        last = sorted(each for each in refused if each[0] > admitted)
+        oldest = rfc3339(self._now() - _REFUSED)
+        if not last or last[-1][0] < oldest:
+            return None
+        return NodeRefusals(last[-1][1], len(last), last[-1][0])
+
+    def _node_fault(self, facts: PodFacts) -> str:
+        """Return for what its node refused a pod, or keeps it from starting by a claim."""
+        if facts.report.stage is Stage.REFUSED:
+            return node_fault(facts.report.message)
+        waits = facts.report.claim and not facts.ended
+        events = self._events.of(facts.info.id.uid) if waits else ()
+        newest = next((each.message for each in events if each.reason in NOT_PREPARED), "")
+        return node_fault(newest)
+
     def _compute_node(self, name: str) -> _ComputedNode:
         found = self._computed.get(name)
+        if found is not None and found.until is not None and self._now() > found.until:
+            self._invalidate(name)
+            found = None
         if found is None:
             partial = any(gap.what == "pods" for gap in self._gaps)
             on_node = self._bound.get(name, {})
@@ -356,8 +410,10 @@ class ClusterState:
                 self._nodes[name], on_node.values(), self._policy, partial=partial
             )
             kept = tuple(self._kept.get(name, {}).values())
-            occupancy = replace(occupancy, leaving=leaving, kept=kept)
-            found = _ComputedNode(occupancy, report_node(occupancy, self._pool_labels))
+            refusals = self._refusals_on(name)
+            until = datetime.fromisoformat(refusals.at) + _REFUSED if refusals else None
+            occupancy = replace(occupancy, leaving=leaving, kept=kept, refusals=refusals)
+            found = _ComputedNode(occupancy, report_node(occupancy, self._pool_labels), until)
             self._computed[name] = found
         return found
 
@@ -390,10 +446,12 @@ class ClusterState:
         # Where cards are kept for pods, each finds the nodes by its priority and its own cards.
         uid = facts.info.id.uid if facts.nomination is not None else ""
         priority = facts.priority if self._kept else 0
-        key = shape, by_claim, uid, priority
+        key = shape, facts.selection, by_claim, uid, priority
         if key not in self._class_fits:
             nodes = self._found_by(uid, priority)
-            self._class_fits[key] = find_fitting_nodes(shape, nodes, self._gaps, by_claim=by_claim)
+            self._class_fits[key] = find_fitting_nodes(
+                shape, nodes, self._gaps, facts.selection, by_claim=by_claim
+            )
         return self._class_fits[key]
 
     def _found_by(self, uid: str, priority: int | None) -> list[Occupancy]:

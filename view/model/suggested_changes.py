@@ -27,7 +27,8 @@ from placement.cluster.nodes import Problem
 from placement.cluster.selectors import ANY_NODE, NodeSelection
 from placement.pods import PodClass, PodInfo
 from view.model.node_facts import NO_COUNTS
-from view.model.occupancy import CORDONED, Occupancy, PodHolding
+from view.model.node_fits import excluded_by
+from view.model.occupancy import CORDONED, NOT_READY, REFUSES, Occupancy, PodHolding
 from view.model.words import clamp, name_cards, name_some, summarize
 
 _MIB = 2**20
@@ -37,7 +38,9 @@ _COST_OF_A_WISH = 0.3
 _DISCONNECTED = "its agent is not connected to the kubelet"
 _NEEDS = {
     CORDONED: "permission to change nodes",
-    **dict.fromkeys((_DISCONNECTED, NO_COUNTS), "access to the node and its agent"),
+    **dict.fromkeys(
+        (NOT_READY, REFUSES, _DISCONNECTED, NO_COUNTS), "access to the node and its agent"
+    ),
 }
 _WISHES = {
     "use-gpu-type": "use_types",
@@ -114,12 +117,6 @@ def suggest_changes(
             return Suggestions(changes)
     text = "No single change that gpu-turnstile can suggest would make it fit"
     return Suggestions(nothing=f"{': '.join(filter(None, (text, _exceeds(pod, nodes))))}.")
-
-
-def excluded_by(selection: NodeSelection, occupancy: Occupancy) -> str:
-    """Return by what the spec of a pod excludes a node, in words; empty if it does not."""
-    facts = occupancy.facts
-    return clamp(selection.excludes(facts.node.name, facts.labels, facts.taints))
 
 
 def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
@@ -318,13 +315,18 @@ class _ChangeSearch:
         for each in self._nodes:
             disconnected = each.snapshot.node.problem is Problem.AGENT_DISCONNECTED
             cause = NO_COUNTS if each.facts.serves_claims else _DISCONNECTED
-            causes = (*[CORDONED] * each.facts.cordoned, *[cause] * disconnected)
+            causes = (
+                *[CORDONED] * each.facts.cordoned,
+                *[NOT_READY] * bool(each.facts.not_ready),
+                *[REFUSES] * (each.refusals is not None),
+                *[cause] * disconnected,
+            )
             then = each.connected() if disconnected else each
             if causes and isinstance(check(self._pod.pod_class, then.snapshot), Fit):
                 by_cause[causes].append(each.snapshot.node.name)
         for causes, nodes in sorted(by_cause.items(), key=lambda each: (-len(each[1]), each[0])):
             text = f"make {name_some(nodes)} usable: {' and '.join(causes)}"
-            needs = " and ".join(_NEEDS[each] for each in causes)
+            needs = " and ".join(dict.fromkeys(_NEEDS[each] for each in causes))
             yield SuggestedChange("enable-node", text, "admin", tuple(nodes), needs=needs)
 
     def repair_card(self) -> tuple[SuggestedChange, ...]:

@@ -1,5 +1,6 @@
 """Texts that the terminal and the page share. Pure."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -92,11 +93,13 @@ def _gap(gap: Gap) -> str:
 def checked(*, slices: bool) -> str:
     """Return what is checked of a node for a pod, and what is not.
 
-    On nodes with ResourceSlices (*slices*) that is less: kube-scheduler itself chooses cards.
+    What its own spec excludes is :class:`placement.cluster.selectors.NodeSelection`. On nodes with
+    ResourceSlices (*slices*) less is checked: kube-scheduler itself chooses cards.
     """
     return (
-        "Checked: cards, and whether a node is cordoned. Not checked: taints, node selectors, "
-        "affinity, CPU, memory, volumes and quotas"
+        "Checked: cards, cordons, whether a node is Ready, and what the pod's own spec excludes: "
+        "OS, node selector, required node affinity, taints. Not checked: other affinity, CPU, "
+        "memory, volumes and quotas"
         + "; whether kube-scheduler sees the cards (kubectl gpu doctor)" * slices
         + "."
     )
@@ -143,6 +146,21 @@ ESTIMATES = (Provenance.CHOSEN, Provenance.EXPECTED)
 """Without a record a container may be on another card than the one where it is shown."""
 UNRECORDED = "not recorded by the agent: the cards shown are an estimate"
 """Said of running containers; for others the record comes within seconds."""
+
+
+def uncordon_command(node: str, entries: Sequence[str], annotation: str) -> str:
+    """Return the command that removes entries of *annotation*, ``gpu-cordoned``, that name no card.
+
+    What no shell can be given, or no line can hold, goes with the whole annotation.
+    """
+    readable = all(each.isprintable() and len(each) <= _LONGEST_ENTRY for each in entries)
+    if not readable or len(entries) > _MOST_ENTRIES or "{}" in "".join(entries):
+        return f"kubectl annotate node {node} {annotation}-  # ends the cordons of all its cards"
+    end = "-- " if any(each.startswith("-") for each in entries) else ""
+    return f"kubectl gpu uncordon {node} {end}{' '.join(map(shlex.quote, entries))}"
+
+
+_LONGEST_ENTRY, _MOST_ENTRIES = 120, 8
 
 
 def name_some(names: Sequence[str], most: int = 3) -> str:

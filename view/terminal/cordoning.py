@@ -9,6 +9,7 @@ from contract.errors import ContractError, quote
 from contract.inventory import Card, decode_inventory
 from contract.names import Names
 from contract.text import fold_uuid
+from view.model.words import uncordon_command
 from view.terminal.faults import CommandError, not_found
 
 _SECONDS = 10.0
@@ -72,7 +73,10 @@ def change_cordon(
         for card in chosen
     ]
     lines += [f"node/{node} entry {quote(each)}, which is no card, removed" for each in removed]
-    return lines, describe_unknown(unknown, names) if unknown else ""
+    if not unknown:
+        return lines, ""
+    run = uncordon_command(node, unknown, names.gpu_cordoned)
+    return lines, f"{describe_unknown(unknown, names)}. To remove it: {run}"
 
 
 def _cards(annotations: Json, names: Names, node: str) -> Sequence[Card]:

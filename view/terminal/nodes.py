@@ -7,7 +7,14 @@ from datetime import datetime
 from common.text import cut
 from contract.text import format_count
 from view.model.pod_groups import PodGroup, group_pods
-from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
+from view.model.reports import (
+    CardReport,
+    ClusterReport,
+    DeniedReport,
+    NodeReport,
+    PodReport,
+    Stage,
+)
 from view.model.words import age, units
 from view.terminal.layout import (
     BAD,
@@ -70,7 +77,10 @@ def show_nodes(
         rows.append(_node_row(node, wide=wide))
         for card in node.cards if cards else ():
             mark = "\u2514" if card is node.cards[-1] else "\u251c"
-            rows.append(_card_row(card, mark=mark, wide=wide, available=not node.problem))
+            row = _card_row(card, mark=mark, wide=wide, available=not node.problem)
+            if node.unconfirmed and not (card.holders or card.withheld):
+                row = (*row[:-1], cell("may be held", WARN))
+            rows.append(row)
     page: list[Grid | TextLine] = []
     if rows:
         page += [Grid(_COLUMNS, tuple(rows)), line(units(node.memory_block for node in nodes), DIM)]
@@ -90,7 +100,11 @@ def _node_row(node: NodeReport, *, wide: bool) -> Row:
     return (
         cell(node.name, BOLD),
         cell(_models(node), BOLD),
-        cell("Available", GOOD) if ok else cell("Unavailable", BAD),
+        cell("Refusing", BAD)
+        if ok and node.refusing
+        else cell("Available", GOOD)
+        if ok
+        else cell("Unavailable", BAD),
         *_amounts(node.cores_held, node.cores, node.blocks_held, node.blocks),
         _free(node, wide=wide),
     )
@@ -102,14 +116,14 @@ def _models(node: NodeReport) -> str:
 
 
 def _free(node: NodeReport, *, wide: bool) -> Cell:
-    if node.problem:
-        return cell("; ".join((node.problem, *node.notes)), BAD)
+    if node.unusable:
+        return cell("; ".join((node.unusable, *node.notes)), BAD)
     share, parts = node.largest_share, []
     if node.whole_cards:
         parts.append(format_count(node.whole_cards, "whole card"))
     if share is not None:
         parts.append(f"largest share: {amounts_of(share.cores, share.blocks)}")
-    free = "; ".join(parts) or "none"
+    free = "; ".join(parts) or ("unknown" if node.unconfirmed else "none")
     if wide and node.memory_block:
         held, total = (each * node.memory_block / _GIB for each in (node.blocks_held, node.blocks))
         free += f"; {held:g} of {total:g} GiB held"
@@ -215,7 +229,7 @@ def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | 
             (Column("WORKLOAD"), lambda each: f"{each.kind} {each.namespace}/{each.name}"),
             (Column("LAST SEEN"), lambda each: age(each.at, now)),
             (Column("COUNT", drop=1), lambda each: each.count),
-            (Column("REASON", wraps=True), lambda each: cut(each.message, _LONGEST_REASON)),
+            (Column("REASON", wraps=True), lambda each: cut(_why_denied(each), _LONGEST_REASON)),
             keep=True,
         )
         page += [line(""), line(heading, BOLD), grid]
@@ -223,6 +237,12 @@ def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | 
         text = "To see why, and what would help: kubectl gpu explain NAMESPACE/POD"
         page += [line(""), line(text, DIM)]
     return page
+
+
+def _why_denied(denied: DeniedReport) -> str:
+    """Return why pods are denied, and if others of the workload exist, how many are missing."""
+    some = denied.missing is not None and denied.missing < (denied.wanted or 0)
+    return f"{denied.lacks} cannot be created: {denied.message}" if some else denied.message
 
 
 _SECTIONS = (

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import click
 
-from common.apiserver.client import object_path
+from common.apiserver.client import Json, object_path
 from common.apiserver.errors import Rejected
-from contract.workloads import WORKLOADS
+from contract.workloads import WORKLOADS, template_of
+from placement.pods import read_gpu_pod
 from view.cluster.collections import DENIED_EVENTS, PODS
+from view.model.manifest_fit import requests_none
 from view.model.pod_groups import is_of, most_urgent
 from view.model.words import describe_gaps
 from view.terminal.context import NOT_KNOWN, CommandContext
@@ -49,22 +51,56 @@ def find_pod(context: CommandContext, kind: str, namespace: str, name: str) -> s
     cluster = context.load([replace(each, namespace=namespace) for each in (PODS, DENIED_EVENTS)])
     report = cluster.report()
     pods = [each for each in report.pods if is_of(each, kind, name)]
-    if len(pods) > 1:
-        found = most_urgent(pods).name
-        click.echo(f"Found {len(pods)} pods, using pod/{found}", err=True)
-        return found
+    denied = [each for each in report.denied if each.namespace == namespace]
+    denials = [each for each in denied if is_of(each, kind, name)]
+    found = _read(context, kind, namespace, name)
+    none = _wants_none(kind, found) if found else ""
     if pods:
-        return pods[0].name
-    for each in report.denied:
-        if each.namespace == namespace and is_of(each, kind, name):
-            raise CommandError(f"error: pods of {kind} {name} cannot be created: {each.message}")
+        chosen = most_urgent(pods).name
+        for each in denials:
+            text = f"{each.lacks} of {each.kind} {each.name} cannot be created: {each.message}"
+            click.echo(text, err=True)
+        if none:
+            click.echo(f"{kind} {name} {none}", err=True)
+        if len(pods) > 1:
+            click.echo(f"Found {len(pods)} pods, using pod/{chosen}", err=True)
+        return chosen
+    for each in denials:
+        text = f"{each.lacks} of {kind} {name} cannot be created: {each.message}"
+        raise CommandError(f"error: {text}")
     unread = [each for each in report.gaps if each.what == "pods"]
     if unread:
         raise CommandError(f"error: {'. '.join(describe_gaps(unread))}", NOT_KNOWN)
+    if found:
+        template = template_of(found, WORKLOADS[kind].template)
+        if read_gpu_pod({"metadata": {}, **template}, context.names) is None:
+            raise CommandError(f'error: {kind} "{name}" {requests_none(template, context.names)}')
+        if none:
+            raise CommandError(f'error: {kind} "{name}" {none}')
     raise CommandError(
         f'error: {kind} "{name}" has no pod that requests GPUs in namespace {namespace}, or does '
         "not exist"
     )
+
+
+def _read(context: CommandContext, kind: str, namespace: str, name: str) -> Json | None:
+    """Read a workload; ``None`` if it does not exist or may not be read."""
+    of = WORKLOADS[kind]
+    path = object_path(of.resource, namespace, name, api=of.api)
+    with as_command_errors():
+        try:
+            return context.connection.client.find(path, timeout=_SECONDS)
+        except Rejected:
+            return None
+
+
+def _wants_none(kind: str, found: Json) -> str:
+    """Return by which field a workload has no pods; empty if it is to have some."""
+    spec = found.get("spec") or {}
+    field = {"Job": "parallelism", "CronJob": ""}.get(kind, "replicas")
+    if spec.get("suspend"):
+        return "has no new pods: spec.suspend is true"
+    return f"has no pods: spec.{field} is 0" if field and spec.get(field) == 0 else ""
 
 
 def is_pod(context: CommandContext, namespace: str, name: str) -> bool:

@@ -169,8 +169,8 @@ class Filter(Parameters):
 
 def is_of_kind(kind: CardFilter, node: NodeReport, card: CardReport) -> bool:
     """Return whether a card is of this kind."""
-    wrong = bool(node.problem or card.unhealthy or card.overbooked)
-    usable = not wrong and not card.cordoned
+    wrong = bool(node.unusable or card.unhealthy or card.overbooked)
+    usable = not (wrong or card.cordoned or node.unconfirmed)
     match kind:
         case CardFilter.ALL:
             return True
@@ -190,8 +190,8 @@ def in_order(sort: NodeOrder, node: NodeReport) -> tuple[float | str, ...]:
         case NodeOrder.NAME:
             return (node.name,)
         case NodeOrder.FREE:
-            free = 0 if node.problem else node.cores_free
-            return (0 if node.problem else -node.whole_cards, -free, node.name)
+            free = 0 if node.unusable else node.cores_free
+            return (0 if node.unusable else -node.whole_cards, -free, node.name)
         case NodeOrder.HELD:
             return (-node.cores_held, node.name)
         case NodeOrder.IDLE:

@@ -67,7 +67,7 @@ def problems_panel(
 ) -> SummaryPanel:
     """Count nodes, cards, pods and workloads with problems."""
     query = chosen.query(show=CardFilter.WRONG)
-    unavailable = Counter(node.problem for node, _ in shown if node.problem)
+    unavailable = Counter(node.unusable for node, _ in shown if node.unusable)
     unhealthy = Counter(card.unhealthy for _, cards in shown for card in cards if card.unhealthy)
     overcommitted = sum(card.overbooked for _, cards in shown for card in cards)
     denied = [each for each in report.denied if chosen.finds(each.namespace, each.name)]
@@ -85,7 +85,8 @@ def problems_panel(
     lines += [SummaryLine(group.headline, pod=group.pods[0]) for group in wrong]
     lines += [
         SummaryLine(
-            f"{each.kind} {each.namespace}/{each.name}: pod creation denied: {each.message}"
+            f"{each.kind} {each.namespace}/{each.name}: {each.lacks} cannot be created: "
+            f"{each.message}"
         )
         for each in denied
     ]

@@ -296,6 +296,33 @@ def _job(*, suspend: bool = False, ended: str = "") -> Json:
     return _workload(None) | {"spec": {"suspend": suspend}, "status": {"conditions": conditions}}
 
 
+_PARTS = {
+    "spec": {"parallelism": 4, "completions": 5},
+    "status": {"succeeded": 3, "active": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "found", "lacks"),
+    [
+        ("ReplicaSet", WEB, _workload(3, has=2), "1 of 3 pods"),
+        ("ReplicaSet", WEB, _workload(3), "3 of 3 pods"),
+        ("ReplicaSet", WEB, Rejected(403, "no"), "pods"),
+        ("Job", JOBS, _workload(None) | _PARTS, "1 of 2 pods"),
+    ],
+)
+def test_a_denial_says_how_many_pods_are_missing(
+    kind: str, path: str, found: object, lacks: str
+) -> None:
+    event = scenes.denied()
+    event["involvedObject"]["kind"] = kind
+    quota = 'pods "web-5d-x" is forbidden: exceeded quota: gpus, requested: requests.tencent.com/'
+    event["message"] = f"{quota}vcuda-core=50, used: ..., limited: ..."
+    live = cluster(FakeApi({**EMPTY, "/api/v1/events": [event], path: found}))
+    live.load()
+    assert [each.lacks for each in live.report().denied] == [lacks]
+
+
 @pytest.mark.parametrize(
     ("kind", "path", "found", "listed"),
     [

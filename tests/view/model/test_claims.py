@@ -314,7 +314,11 @@ def test_requests_that_no_claim_can_have_would_be_denied() -> None:
     assert found.fits
     mixed = state_of([dra_node("n1"), make_node("n2", 1)])
     assert fit(mixed, named) == [
-        ("unknown", 0, f"{EITHER}would be denied ({NAMED}), without one 1 of 1 fit")
+        ("does not fit", 0, f"{EITHER}would be denied ({NAMED}), without one 0 of 1 fit")
+    ]
+    there = NAMED.replace("n1", "n2")
+    assert fit(mixed, manifest(40, nodeName="n2")) == [
+        ("unknown", 0, f"{EITHER}would be denied ({there}), without one 1 of 1 fit")
     ]
     (found,) = state_of([dra_node(cards=1)]).fit(manifest(3300))
     assert "request 33 cards, a claim has at most 32" in found.errors[0]

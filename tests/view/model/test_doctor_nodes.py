@@ -1,5 +1,6 @@
 """The doctor's checks of agents, proxies, cards and allocations."""
 
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 
@@ -221,6 +222,67 @@ PROBLEMS: dict[str, Changes] = {
 }
 
 
+DARK = UnrecordedContainer("default/dark", "main", "n1", NOW - timedelta(seconds=1))
+LATE = UnrecordedContainer("default/dark", "main", "n1", NOW - MINUTE)
+NEW_AGENT = [*without("agent"), pod("agent", "a", since=NOW - timedelta(seconds=14))]
+STARTING = [*without("agent"), pod("agent", "a", ready=False, created=NOW - timedelta(seconds=4))]
+NO_RECORD = "running without a recorded card: default/dark/main"
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "text"),
+    [
+        (
+            {"allocations": [DARK], **with_agent(*failing(patch_pods="forbidden"))},
+            "warning",
+            f"{NO_RECORD}; the agent cannot patch pods (forbidden)",
+        ),
+        (
+            {
+                "allocations": [LATE],
+                "programs": NEW_AGENT,
+                **with_agent(*failing(list_pods="unauthorized")),
+            },
+            "error",
+            f"{NO_RECORD}; the agent cannot list pods (unauthorized)",
+        ),
+        (
+            {"allocations": [DARK], **with_agent(*failing(create_events="forbidden"))},
+            "ok",
+            "compared 0 containers: all match their annotation; 1 just started, not recorded yet",
+        ),
+        (
+            {"allocations": [LATE], "programs": NEW_AGENT},
+            "unknown",
+            f"{NO_RECORD}; the agent has just started and may not have written it yet",
+        ),
+        *(
+            (
+                {**allocations("GPU-n1-1"), "programs": programs},
+                "unknown",
+                (
+                    "pod default/share: container main holds other devices in the kubelet than in "
+                    "its annotation gpu-allocation; the agent has just started and may not know "
+                    "all of them yet"
+                ),
+            )
+            for programs in (NEW_AGENT, STARTING)
+        ),
+    ],
+)
+def test_allocations_wait_for_an_agent_that_is_new_and_not_for_one_that_fails(
+    changed: Changes, level: str, text: str
+) -> None:
+    found = findings("allocations", **changed)
+    assert [(each.level.value, each.text) for each in found] == [(level, text)]
+
+
+def test_an_agent_that_has_just_started_is_not_registered_yet() -> None:
+    (found,) = findings("kubelet", programs=NEW_AGENT, **with_agent(registered=0))
+    text = "the agent is not registered with the kubelet; it has just started"
+    assert (found.level.value, found.text) == ("unknown", text)
+
+
 @pytest.mark.parametrize(("expected", "changed"), PROBLEMS.items(), ids=range(len(PROBLEMS)))
 def test_each_problem_is_the_only_finding(expected: str, changed: Changes) -> None:
     assert problems(**changed) == [expected]
@@ -337,6 +399,34 @@ def test_an_entry_of_a_cordon_that_names_no_card_is_reported() -> None:
     nodes = [node("n1", 100, 4, cordoned="gpu-N1-1,GPU-n1-O")]
     text = describe_unknown(["GPU-n1-O"], Names())
     assert problems(nodes=nodes) == [f"cards warning: {text}"]
+
+
+WHOLE = "kubectl annotate node n1 tencent.com/gpu-cordoned-  # ends the cordons of all its cards"
+
+
+@pytest.mark.parametrize(
+    ("entries", "run"),
+    [
+        ("A;B", "kubectl gpu uncordon n1 'A;B'"),
+        ("all,GPU-n1-O", "kubectl gpu uncordon n1 all GPU-n1-O"),
+        ("*,it's", "kubectl gpu uncordon n1 '*' 'it'\"'\"'s'"),
+        ("-o=json", "kubectl gpu uncordon n1 -- -o=json"),
+        ('["GPU-n1-1"]', "kubectl gpu uncordon n1 '[\"GPU-n1-1\"]'"),
+        ("$(id)", "kubectl gpu uncordon n1 '$(id)'"),
+        ("a{}", WHOLE),
+        ("a\u202e", WHOLE),
+        ("x" * 121, WHOLE),
+        (",".join(map(str, range(9))), WHOLE),
+    ],
+)
+def test_an_entry_that_names_no_card_comes_with_the_command_that_removes_it(
+    entries: str, run: str
+) -> None:
+    (found,) = findings("cards", nodes=[node("n1", cordoned=entries)])
+    assert found.run == f"{run}  # docs/operate.md#one-card-gets-no-new-containers"
+    if run != WHOLE:  # the shell gives each entry to the command as it is written
+        words = shlex.split(run)[4:]
+        assert [each for each in words if each != "--"] == entries.split(",")
 
 
 @pytest.mark.parametrize(

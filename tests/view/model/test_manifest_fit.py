@@ -19,7 +19,7 @@ from view.model.reports import Gap
 
 HALVES = {NAMES.gpu_cards_of("c0"): "2"}
 LIMITS = {"limits": {NAMES.core: "40", NAMES.memory: "4"}}
-TEMPLATE = {"spec": {"containers": [{"name": "main", "resources": LIMITS}], "nodeName": "n9"}}
+TEMPLATE = {"spec": {"containers": [{"name": "main", "resources": LIMITS}]}}
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,19 @@ def test_a_manifest_gets_whether_where_and_how_often_it_fits(
     assert found.nodes[0].placement == (("main", (0,)),)
 
 
+OWN = "excluded by its own spec: "
+
+
 def test_a_manifest_that_names_a_node_that_does_not_exist_gets_a_warning() -> None:
-    nodes, manifest = [make_node("n1", 1)], {"kind": "Deployment", "spec": {"template": TEMPLATE}}
+    named = {"spec": {**TEMPLATE["spec"], "nodeName": "n9"}}
+    nodes, manifest = [make_node("n1", 1)], {"kind": "Deployment", "spec": {"template": named}}
     (found,) = state_of(nodes).fit(manifest)
     text = "remove spec.nodeName: node n9 does not exist, and no scheduler is asked"
     assert found.warnings == (text,)
+    assert (found.result, found.short) == ("does not fit", f"{OWN}spec.nodeName n9 (1 node)")
     unread = Gap("nodes", "", "nodes is forbidden", some=True)
-    existing = {"kind": "Pod", **TEMPLATE, "metadata": {"uid": "u"}}
+    existing = {"kind": "Pod", **named, "metadata": {"uid": "u"}}
+    assert state_of(nodes).fit(existing)[0].fits
     for state, each in (
         (state_of([*nodes, bare_node("n9")]), manifest),
         (state_of(nodes, [], unread), manifest),
@@ -61,6 +67,11 @@ def test_a_daemonset_has_one_pod_on_each_node() -> None:
     (found,) = state_of(nodes).fit({"kind": "DaemonSet", "spec": {"template": TEMPLATE}})
     assert (found.replicas, found.room) == (2, 1)
     assert found.short == "no healthy card (1 node)"
+    named = {"spec": TEMPLATE["spec"] | _affinity({"matchFields": _NAMED})}
+    (found,) = state_of([*nodes[:1], make_node("n2", 1)]).fit(
+        {"kind": "DaemonSet", "spec": {"template": named}}
+    )
+    assert (found.replicas, found.room) == (1, 1)
 
 
 def test_annotations_of_a_template_count_and_not_those_of_its_workload() -> None:
@@ -116,7 +127,7 @@ def test_a_manifest_that_cannot_be_evaluated_is_refused(text: str, manifest: Jso
 _KEYS = st.sampled_from(
     [
         *("annotations", "containers", "initContainers", "jobTemplate", "limits", "metadata"),
-        "name",
+        *("name", "schedulingGates"),
         *("nodeSelector", "replicas", "requests", "resources", "restartPolicy", "spec", "template"),
         *("tolerations", NAMES.core, NAMES.memory, NAMES.use_gpu_type, NAMES.predicate_gpu_idx(0)),
     ]
@@ -196,6 +207,10 @@ def on(card: int, limit: tuple[int, int], name: str = "") -> Json:
 
 
 CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
+ASLEEP = {
+    **make_node("n2", 1),
+    "status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Lost"}]},
+}
 
 
 BOTH = "request 40 cores instead of 50 and 2 memory blocks instead of 4"
@@ -244,6 +259,7 @@ CAPACITY = {
     "uncordon card 0 of n1": (make_node("n1", 1, cordoned=[0]), [], (60, 4)),
     "make n1 usable: its agent is not connected to the kubelet": (LOST, [], (60, 4)),
     "make n2 usable: the node is cordoned": (CORDONED, [], (60, 4)),
+    "make n2 usable: the node is not Ready": (ASLEEP, [], (60, 4)),
 }
 
 
@@ -272,6 +288,35 @@ _NAMED = [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]
 _AFFINITY = "required node affinity"
 TEAM = {"key": "team", "value": "a", "effect": "NoExecute"}
 _TAINT = "no toleration of the taint team=a:NoExecute"
+NOT_READY = {"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]}
+
+
+def of_spec(why: str) -> str:
+    """The field with the requirement, of which some rows have the end."""
+    return f"nodeSelector {why}" if why.startswith("kubernetes.io") else why
+
+
+@pytest.mark.parametrize(
+    ("changed", "short"),
+    [
+        ({"spec": {"unschedulable": True}}, "the node is cordoned (1 node)"),
+        ({"status": NOT_READY}, "the node is not Ready (KubeletNotReady) (1 node)"),
+        ({"metadata": {"name": "n2"}}, "no inventory of cards: no agent has written gpu-cards"),
+        ({}, "no card has 95 cores and 4 blocks free (1 node)"),
+    ],
+)
+def test_a_node_that_the_manifest_names_must_serve_the_pod(changed: Json, short: str) -> None:
+    there = {**make_node("n2", 1), **changed}
+    if "metadata" in changed:
+        there["metadata"]["labels"] = {"gpu-turnstile.io/gpus": "true"}
+    pod = {"kind": "Pod", "metadata": {}, "spec": make_pod("new", (95, 4), node="n2")["spec"]}
+    state = state_of([make_node("n1", 1), there], [scenes.running("a", (10, 4), "n2", 0)])
+    (found,) = state.fit(pod)
+    assert found.result == "does not fit"
+    assert f"{OWN}spec.nodeName n2 (1 node)" in found.short
+    assert short in found.short
+
+
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 PREFERS = {"key": "x", "effect": "PreferNoSchedule"}
 
@@ -299,6 +344,8 @@ PREFERS = {"key": "x", "effect": "PreferNoSchedule"}
         (_affinity(), (), _AFFINITY),
         ({"nodeName": "n9"}, (), "spec.nodeName n9"),
         ({"nodeName": "n1"}, (), ""),
+        ({"nodeSelector": {"kubernetes.io/os": "windows"}}, (), "kubernetes.io/os=windows"),
+        ({"schedulingGates": [{"name": "a/b"}]}, (), "spec.schedulingGates a/b"),
         ({}, (TEAM,), _TAINT),
         ({}, (PREFERS, CORDON), ""),
         (_tolerates(operator="Exists"), (TEAM,), ""),
@@ -308,7 +355,7 @@ PREFERS = {"key": "x", "effect": "PreferNoSchedule"}
         (_tolerates(key="other", operator="Exists"), (TEAM,), _TAINT),
     ],
 )
-def test_no_change_is_suggested_for_a_node_that_the_pods_own_spec_excludes(
+def test_a_pod_neither_fits_nor_gets_advice_for_a_node_that_its_own_spec_excludes(
     spec: Json, taints: tuple[Json, ...], why: str
 ) -> None:
     node = make_node("n1", 1)
@@ -319,10 +366,19 @@ def test_no_change_is_suggested_for_a_node_that_the_pods_own_spec_excludes(
     manifest = {**pod, "metadata": {"name": "new"}, "spec": {**pod["spec"], **spec}}
     (found,) = state_of([node]).fit(manifest)
     answers = [(found.changes, found.no_change)]
-    if "nodeName" not in spec:
+    small = scenes.waiting("small", (30, 4), message="0/1 nodes")
+    small["spec"] |= spec
+    (fitting,) = state_of([node]).fit({**small, "metadata": {"name": "small"}})
+    assert fitting.result == ("does not fit" if why else "fits")
+    assert fitting.short == (f"{OWN}{of_spec(why)} (1 node)" if why else "")
+    if spec.keys().isdisjoint(("nodeName", "schedulingGates")):
+        headline = explanation_of(state_of([node], [small]), "small").summary
+        excluded = f"; {OWN}{of_spec(why)} (1 node)" * bool(why)
+        text = f'it fits on the cards of n1{excluded}; default-scheduler: "0/1 nodes"'
+        assert headline == f"is pending: {text}"
         explained = explanation_of(state_of([node], [{**pod, "spec": manifest["spec"]}]), "new")
         answers.append((explained.changes, explained.no_change))
-        assert explained.checked.startswith("Checked: cards, and whether a node is cordoned. Not")
+        assert explained.checked.startswith("Checked: cards, cordons, whether a node is Ready, ")
     for changes, nothing in answers:
         assert bool(changes) == (not why)
         text = "No change would make it fit: its own spec excludes all nodes with cards, by "

@@ -1,13 +1,29 @@
 """Pods whose cards are missing or not recorded, and pods that are refused again and again."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from placement.cluster.holdings import Provenance
-from tests.placement.cluster.builders import Json, hint, make_node, make_pod, record
+from tests.placement.cluster.builders import (
+    NAMES,
+    Json,
+    bare_node,
+    hint,
+    make_node,
+    make_pod,
+    record,
+)
 from tests.view import scenes
+from tests.view.conftest import ManualTime
 from tests.view.model.test_state import explanation_of, node_in, pod_in, state_of
-from view.model.pod_groups import group_pods
+from tests.view.terminal.test_pages import drawn
+from view.model.pod_groups import group_pods, most_urgent
 from view.model.reports import Part, Stage
+from view.model.state import ClusterState
+from view.terminal.nodes import show_nodes
+from view.web.filters import Filter
+from view.web.summary import free_panel, problems_panel
 
 # --- a recorded card that the node lacks ------------------------------------------------
 
@@ -135,7 +151,54 @@ def test_node_pod_and_explanation_show_that_the_card_is_an_estimate() -> None:
     explanation = explanation_of(state, "dark")
     assert explanation.summary == f"runs on n1; container c0 is {ESTIMATE}"
     allocated = next(each for each in explanation.steps if each.name == "allocated")
-    assert (allocated.state, allocated.text) == ("wrong", "not reported by the agent")
+    assert (allocated.state, allocated.text) == ("wrong", f"not reported by the agent: {UNTOLD}")
+
+
+UNTOLD = "it has just started, lacks a permission or does not run: kubectl gpu doctor"
+AWAY = "the agent is not connected to the kubelet: nothing is allocatable"
+
+
+@pytest.mark.parametrize(
+    ("node", "pod", "why"),
+    [
+        (make_node("n1", 1), unrecorded(), UNTOLD),
+        (make_node("n1", 1, allocatable="0"), unrecorded(), AWAY),
+        (make_node("n1", 1, allocatable="0"), unrecorded(phase="Pending"), AWAY),
+        (bare_node("n1"), unrecorded(), "no inventory of cards: no agent has written gpu-cards"),
+        (
+            make_node("n1", 1),
+            unrecorded(**{NAMES.gpu_allocation: "{"}),
+            "its annotation cannot be read: ",
+        ),
+        (
+            make_node("n1", 1),
+            scenes.refused("dark", (50, 8), "n1", "full"),
+            "the pod was refused before",
+        ),
+        (make_node("n1", 1), unrecorded(phase="Pending"), ""),
+    ],
+)
+def test_a_missing_record_comes_with_the_reason_that_is_known(
+    node: Json, pod: Json, why: str
+) -> None:
+    steps = explanation_of(state_of([node], [pod]), "dark").steps
+    text = next(each.text for each in steps if each.name == "allocated")
+    assert text.startswith(f"not reported by the agent{': ' * bool(why)}{why}")
+
+
+def test_no_card_is_free_while_the_card_of_a_running_pod_is_not_known() -> None:
+    state = state_of([make_node("n1", 2)], [unrecorded(**hint("0"))])
+    node = node_in(state.report(), "n1")
+    assert (node.unconfirmed, node.whole_cards, node.largest_share) == (("default/dark",), 0, None)
+    row, one, two = drawn(show_nodes(state.report(), scenes.NOW))[1:4]
+    assert "unknown; " in row
+    assert "default/dark/c0 50+8 (chosen)" in one
+    assert two.endswith("may be held")
+    (free,) = [free_panel([(node, node.cards)], Filter())]
+    assert (free.number, free.lines) == (0, ())
+    state.put_pod(unrecorded(**record(c0=((ONE,), 50, 8))))
+    node = node_in(state.report(), "n1")
+    assert (node.unconfirmed, node.whole_cards) == ((), 1)
 
 
 def test_a_schedulers_choice_is_an_estimate_too() -> None:
@@ -200,3 +263,88 @@ def test_a_scheduler_is_named_only_if_it_is_the_cause(change: Json, named: str) 
 def test_pods_refused_at_the_same_time_are_not_refused_repeatedly() -> None:
     (group,) = group_pods(state_of([], scenes.storm(4, seconds=0)).report().pods)
     assert group.name == "Deployment default/web: 4 pods"
+
+
+FULL = (
+    "state-dir: cannot make the directory of a container's limits: No space left on device: the "
+    "node's admin must free space there"
+)
+NO_LIBRARY = "hami-library-dir: the node has no libvgpu.so, which enforces the limits"
+NO_CDI = "the containers would start without their cards: containerd 1.6.20 reads no CDI specs"
+
+
+@pytest.mark.parametrize(
+    ("why", "refusing"),
+    [
+        (FULL, FULL),
+        (FULL.replace("No space left on device", "Read-only file system"), None),
+        (NO_LIBRARY, NO_LIBRARY),
+        ("driver-dir: architecture x is not supported", None),
+        (NO_CDI, NO_CDI),
+        ("no container waits for 50 cores; held by another container", ""),
+        ("no card fits 50 cores: GPU-n1-0: state-dir: 10 of 50 cores free", ""),
+    ],
+)
+def test_a_node_that_refuses_pods_for_a_fault_of_its_own_is_not_available(
+    why: str, refusing: str | None
+) -> None:
+    fault = why if refusing is None else refusing
+    state = state_of([make_node("n1", 1)], scenes.storm(97, 60, why))
+    node = node_in(state.report(), "n1")
+    assert (node.refusing, node.whole_cards) == (fault, int(not fault))
+    row = drawn(show_nodes(state.report(), scenes.NOW))[1]
+    assert ("Refusing" in row, "Available" in row) == (bool(fault), not fault)
+    count = "97 pods refused since it last admitted one, the last at 2025-11-22T09:00:00Z"
+    assert (f"its agent refuses pods: {fault}; {count}" in row) is bool(fault)
+    report = state.report()
+    panel = problems_panel(report, [(node, node.cards)], (), Filter()).lines
+    assert (f"1 node: its agent refuses pods: {fault}" in [each.text for each in panel]) is bool(
+        fault
+    )
+    summary = explanation_of(state, "web-5d-0").summary
+    assert ("A new pod would now fit" in summary) is not fault
+    assert state.fit(make_pod("new", (50, 4)))[0].fits is not bool(fault)
+    if fault:
+        assert f"Deployment/web was refused 97 times in 60 s. Smallest change: {ENABLE}" in summary
+
+
+ENABLE = "make n1 usable: its agent refuses pods (fits on n1)"
+
+
+def test_a_node_refuses_no_longer_once_it_admits_a_pod_or_after_an_hour() -> None:
+    time = ManualTime(scenes.NOW.timestamp())
+    state = ClusterState(NAMES, now=lambda: datetime.fromtimestamp(time.now, UTC))
+    state.put_node(make_node("n1", 2))
+    for each in scenes.storm(2, why=FULL):
+        state.put_pod(each)
+    assert node_in(state.report(), "n1").refusing == FULL
+    later = scenes.running("later", (30, 4), "n1", 0)
+    later["metadata"]["annotations"] |= scenes.stamps("n1", int(time.now) + 1)
+    state.put_pod(later)
+    assert not node_in(state.report(), "n1").refusing
+    state.drop_pod("u-later")
+    assert node_in(state.report(), "n1").refusing == FULL
+    time.now += 3601
+    assert not node_in(state.report(), "n1").refusing
+
+
+def test_a_node_that_prepares_no_claim_refuses_pods_too() -> None:
+    pod = scenes.claimed(make_pod("a", (30, 4), node="n1", annotations=scenes.stamps("n1")), "c")
+    node = make_node("n1", 1)
+    node["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
+    state = state_of([node], [pod])
+    assert not node_in(state.report(), "n1").refusing
+    state.put_event(scenes.event(pod, "GPURefused", f"container c0: {FULL}", "gpu-turnstile"))
+    assert node_in(state.report(), "n1").refusing == FULL
+
+
+def test_of_pods_that_are_refused_again_and_again_the_last_one_is_explained() -> None:
+    state = state_of([make_node("n1", 1)], scenes.storm(97, 60, FULL))
+    next_one = scenes.owned(
+        scenes.waiting("web-5d-next", (50, 4)),
+        *("ReplicaSet", "web-5d", "2025-11-22T09:00:01Z", "5d"),
+    )
+    state.put_pod(next_one)
+    assert most_urgent(state.report().pods).name == "web-5d-96"
+    again = "Deployment/web was refused 97 times in 60 s, the last one because: gpu-turnstile: "
+    assert again + FULL in explanation_of(state, "web-5d-next").summary

@@ -235,12 +235,12 @@ def test_a_fault_of_a_pods_card_or_node_is_in_its_first_line() -> None:
 TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
 
 
-def test_other_reasons_against_a_node_are_quoted_from_the_scheduler() -> None:
-    """A taint is the scheduler's to judge: cards are free there, and that is all we say."""
+def test_what_the_pods_own_spec_excludes_comes_with_the_schedulers_words() -> None:
     node = make_node("n1", 1)
     node["spec"] = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
     found = alone(scenes.waiting("a", (30, 4), message=TAINTED), node)
-    quoted = f'is pending: it fits on the cards of n1; default-scheduler: "{TAINTED}"'
+    own = "excluded by its own spec: no toleration of the taint team=a:NoSchedule (1 node)"
+    quoted = f'is pending: it fits on the cards of n1; {own}; default-scheduler: "{TAINTED}"'
     assert found.summary == quoted
     reason, _, note = found.steps[-1].text.partition(" (")
     assert reason == f'default-scheduler: Unschedulable: "{TAINTED}"'

@@ -15,7 +15,7 @@ from common.errors import Unavailable
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import make_pod
+from tests.placement.cluster.builders import Json, make_pod
 from tests.view.cluster.test_prometheus import prometheus
 from tests.view.conftest import ManualTime, requests_since
 from tests.view.scenes import SHAPE, claimed, owned
@@ -284,6 +284,27 @@ def test_explain_reads_the_template_that_a_pod_waits_for(server: ApiServer, gpu:
         admin.delete("/api/v1/namespaces/default/pods/claimant", grace_period_seconds=0)
 
 
+def _deployment(name: str, replicas: int, **limits: str) -> Json:
+    containers = [{"name": "c", "image": "none", "resources": {"limits": limits}}]
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": containers}},
+        },
+    }
+
+
+_DEPLOYMENTS = [
+    _deployment("off", 0, **{"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "4"}),
+    _deployment("hami", 1, **{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}),
+]
+
+
 @pytest.fixture
 def workloads(server: ApiServer) -> Iterator[None]:
     """Pods of a Deployment, one bound; of a CronJob's Job; one in a namespace of a kind's name."""
@@ -296,10 +317,13 @@ def workloads(server: ApiServer) -> Iterator[None]:
         make_pod("web", (30, 4), uid="", namespace="job"),
     ]
     server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "job"}})
-    for each in pods:
+    for each in (*pods, *_DEPLOYMENTS):
         server.apply(each)
     yield
     with ApiClient(server.url) as admin:
+        for each in _DEPLOYMENTS:
+            name = each["metadata"]["name"]
+            admin.delete(f"/apis/apps/v1/namespaces/default/deployments/{name}")
         for each in pods:
             of = each["metadata"]
             path = f"/api/v1/namespaces/{of['namespace']}/pods/{of['name']}"
@@ -308,6 +332,12 @@ def workloads(server: ApiServer) -> Iterator[None]:
 
 _BOTH = "Found 2 pods, using pod/web-7f-b\n"
 _NONE = "has no pod that requests GPUs in namespace default, or does not exist\n"
+_OTHER = (
+    "requests no GPU: no container has tencent.com/vcuda-core in its limits; write "
+    "tencent.com/vcuda-core (100 is one card): gpu-turnstile does not serve nvidia.com/gpu; write "
+    "tencent.com/vcuda-memory (in blocks): gpu-turnstile does not serve nvidia.com/gpumem; or "
+    "accept pods of that system: docs/install.md#pods-of-other-systems\n"
+)
 _DENIED = 'cannot be created: admission webhook "pods.gpu-turnstile.io" denied the request'
 
 
@@ -324,6 +354,8 @@ _DENIED = 'cannot be created: admission webhook "pods.gpu-turnstile.io" denied t
         ("cronjob/night", "default/night-28-x", ""),
         ("job/web", "job/web", ""),  # NAMESPACE/NAME
         ("deploy/none", "", f'error: Deployment "none" {_NONE}'),
+        ("deploy/off", "", 'error: Deployment "off" has no pods: spec.replicas is 0\n'),
+        ("deploy/hami", "", f'error: Deployment "hami" {_OTHER}'),
         ("sts/web", "", f'error: StatefulSet "web" {_NONE}'),
         ("deploy/web -n other", "", None),
         ("node/n1", "", "error: pods are explained; for a node: kubectl gpu nodes n1\n"),

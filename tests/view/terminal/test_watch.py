@@ -180,7 +180,8 @@ def test_what_a_cordon_does_not_name_is_kept_reported_and_removed_by_its_name(
     own.call("PATCH", NODE, {"metadata": {"annotations": {NAMES.gpu_cordoned: "A;B"}}}, timeout=10)
     result = gpu_without_cluster("cordon", "n1", "gpu-N1-1")
     assert result.out == "node/n1 card 1 (GPU-n1-1) cordoned\n"
-    assert result.err == f"Warning: {describe_unknown(['A;B'], NAMES)}\n"
+    advice = "To remove it: kubectl gpu uncordon n1 'A;B'"
+    assert result.err == f"Warning: {describe_unknown(['A;B'], NAMES)}. {advice}\n"
     assert _cordoned(own) == "A;B,GPU-n1-1"
     shown = " ".join(gpu_without_cluster("nodes", "n1").out.split())
     assert describe_unknown(["A;B"], NAMES) in shown

@@ -33,7 +33,14 @@ from view.model.doctor.facts import (
     warning,
 )
 from view.model.node_facts import NodeFacts
-from view.model.words import clamp, missing_node, name_lost_cards, name_some, summarize
+from view.model.words import (
+    clamp,
+    missing_node,
+    name_lost_cards,
+    name_some,
+    summarize,
+    uncordon_command,
+)
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 PODS_ON_NODE = (
@@ -61,7 +68,7 @@ _ALL_PODS = f"{_PODS_OF}  # docs/gpu-operator.md"
 _RUNTIME = "kubectl get nodes {} --output wide  # docs/distributions.md#cdi"
 _HOST_SPECS = "sudo nvidia-ctk cdi list  # on {}: docs/distributions.md#the-hosts-cdi-spec"
 _UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
-_CORDON = "kubectl gpu cordon {} CARD  # docs/operate.md#one-card-gets-no-new-containers"
+_CORDON = "  # docs/operate.md#one-card-gets-no-new-containers"
 _NOTHING_OFFERED = f"{PODS_ON_NODE}  # docs/operate.md#the-node-offers-nothing"
 _NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
 """With one of these problems the cards of a node are unknown."""
@@ -201,6 +208,8 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
         if _proxy_was_replaced(facts, node):
             text += ": its proxy has just ended, and the agent registers again within seconds"
             found.add(Level.UNKNOWN, node, text, _AGAIN)
+        elif just_started(facts, programs_on(facts, node, AGENT)):
+            found.add(Level.UNKNOWN, node, f"{text}; it has just started", _AGAIN)
         else:
             found.add(Level.ERROR, node, text, PODS_ON_NODE)
     unreadable = _nodes_with(facts.agents, f"{_AGENT}list_readable", zero=True)
@@ -265,8 +274,9 @@ def programs_on(facts: Facts, node: str, *components: str) -> list[ProgramPod]:
 
 
 def just_started(facts: Facts, programs: Iterable[ProgramPod]) -> bool:
-    """Return whether one of these pods has been ready for less than a minute."""
-    return any(each.since and facts.now - each.since < _STATUS_UPDATED_AFTER for each in programs)
+    """Return whether one of these pods is ready for less than a minute, or new and not ready."""
+    starts = (each.since or (None if each.ready else each.created) for each in programs)
+    return any(each and facts.now - each < _STATUS_UPDATED_AFTER for each in starts)
 
 
 def _proxy_was_replaced(facts: Facts, node: str) -> bool:
@@ -281,13 +291,14 @@ def _proxy_was_replaced(facts: Facts, node: str) -> bool:
 
 def check_cards(facts: Facts) -> Iterator[Finding]:
     """Report cards that are unhealthy, in MIG mode or not offered, and unreadable inventories."""
-    found, count = FindingsByText(), 0
+    found, count, names = FindingsByText(), 0, Names(facts.domain)
     for node in require(facts.nodes):
         name = node.node.name
         if node.unreadable:
             found.add(Level.ERROR, name, node.unreadable, "kubectl describe node {}")
         if node.cordon_problem:
-            found.add(Level.WARNING, name, node.cordon_problem, _CORDON)
+            run = uncordon_command(name, node.node.unknown_cordons, names.gpu_cordoned)
+            found.add(Level.WARNING, name, node.cordon_problem, f"{run}{_CORDON}")
         for card in node.node.cards:
             count += 1
             if card.unhealthy:
@@ -421,13 +432,12 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         if each.node.cards  # else they are unknown, or the agent cannot read any
     }
     missing = _find_pods_without_node(facts, found)
-    unrecorded: dict[str, list[str]] = defaultdict(list)
+    unrecorded = list[UnrecordedContainer]()
     for each in require(facts.allocations):
         if each.node in missing:
             continue
         if isinstance(each, UnrecordedContainer):
-            if each.since is None or facts.now - each.since >= _RECORDED_AFTER:
-                unrecorded[each.node].append(f"{each.pod}/{each.container}")
+            unrecorded.append(each)
             continue
         name = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
@@ -445,13 +455,50 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
             compared += 1
             if value(samples, f"{_AGENT}cards", state="served") and not _matches(each, samples):
                 text = f"{name} holds other devices in the kubelet than in its annotation "
-                found.add(Level.ERROR, each.node, f"{text}gpu-allocation", explain)
-    for node, containers in unrecorded.items():
-        text = f"running without a recorded card: {name_some(sorted(containers))}"
-        run = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
-        found.add(Level.ERROR, node, text, run)
-    count = format_count(compared, "container")
-    yield from found.findings(f"compared {count}: all match their annotation")
+                is_new = just_started(facts, programs_on(facts, each.node, AGENT))
+                late = "; the agent has just started and may not know all of them yet" * is_new
+                level, run = (Level.UNKNOWN, _AGAIN) if is_new else (Level.ERROR, explain)
+                found.add(level, each.node, f"{text}gpu-allocation{late}", run)
+    young = _report_unrecorded(facts, found, unrecorded)
+    fine = f"compared {format_count(compared, 'container')}: all match their annotation"
+    yield from found.findings(fine + f"; {young} just started, not recorded yet" * bool(young))
+
+
+def _report_unrecorded(
+    facts: Facts, found: FindingsByText, containers: Iterable[UnrecordedContainer]
+) -> int:
+    """Report running containers without a record; return how many have just started.
+
+    A record comes within seconds. If the agent is known not to write it, nobody waits for it.
+    """
+    by_node: dict[tuple[str, bool], list[str]] = defaultdict(list)
+    for each in containers:
+        is_late = each.since is None or facts.now - each.since >= _RECORDED_AFTER
+        by_node[each.node, is_late].append(f"{each.pod}/{each.container}")
+    run = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
+    for (node, is_late), names in by_node.items():
+        text = f"running without a recorded card: {name_some(sorted(names))}"
+        if failing := _failing_on_pods(facts, node):
+            level = Level.ERROR if is_late else Level.WARNING
+            found.add(level, node, f"{text}; the agent cannot {failing}", run)
+        elif is_late and just_started(facts, programs_on(facts, node, AGENT)):
+            text += "; the agent has just started and may not have written it yet"
+            found.add(Level.UNKNOWN, node, text, _AGAIN)
+        elif is_late:
+            found.add(Level.ERROR, node, text, run)
+    return sum(len(names) for (_, is_late), names in by_node.items() if not is_late)
+
+
+def _failing_on_pods(facts: Facts, node: str) -> str:
+    """Return which requests of an agent that it needs to record pods fail; empty if none does."""
+    samples = read_samples(facts.agents).get(node, ())
+    return ", ".join(
+        f"{each.labels.get('verb')} pods ({each.labels.get('reason')})"
+        for each in samples
+        if each.name == f"{_AGENT}requests_failing"
+        and each.labels.get("resource") == "pods"
+        and each.value
+    )
 
 
 def _find_pods_without_node(facts: Facts, found: FindingsByText) -> set[str]:

@@ -280,15 +280,16 @@ RULE = "must be UUIDs of cards of this node, separated by commas; anything else 
         (
             GONE[:1],
             (
-                f'{WHERE}: Not found: "{GONE[0]}": names a card that this node does not have, or no '
-                "longer has; it cordons nothing"
+                f'{WHERE}: Not found: "{GONE[0]}": names a card that this node does not have, or '
+                "no longer has; it cordons nothing"
             ),
         ),
         (
             ["A;B", *GONE],
             (
-                f'{WHERE}: Not found: "{GONE[0]}", "{GONE[1]}": name cards that this node does not '
-                f'have, or no longer has; they cordon nothing; {WHERE}: Invalid value: "A;B": {RULE}'
+                f'{WHERE}: Not found: "{GONE[0]}", "{GONE[1]}": name cards that this node does '
+                "not have, or no longer has; they cordon nothing; "
+                f'{WHERE}: Invalid value: "A;B": {RULE}'
             ),
         ),
         ([GONE[0][:-1]], f'{WHERE}: Invalid value: "{GONE[0][:-1]}": {RULE}'),

@@ -255,7 +255,7 @@ def test_an_error_in_plain_text_is_shown() -> None:
     served = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "not registered")}, slow=())
     access = ServerAccess(f"http://127.0.0.1:{served.port}", NoCredentials())
     try:
-        with pytest.raises(Unavailable, match="^API server: 503 not registered$"):
+        with pytest.raises(Unavailable, match=r"^API server: 503 not registered$"):
             Client(access, user_agent="test").read_text("/readyz", timeout=SECONDS)
     finally:
         served.stop()

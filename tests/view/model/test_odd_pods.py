@@ -302,7 +302,7 @@ def test_a_node_that_refuses_pods_for_a_fault_of_its_own_is_not_available(
         fault
     )
     summary = explanation_of(state, "web-5d-0").summary
-    assert ("A new pod would now fit" in summary) is not fault
+    assert ("A new pod would now fit" in summary) is not bool(fault)
     assert state.fit(make_pod("new", (50, 4)))[0].fits is not bool(fault)
     if fault:
         assert f"Deployment/web was refused 97 times in 60 s. Smallest change: {ENABLE}" in summary

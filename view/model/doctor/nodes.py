@@ -456,9 +456,9 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
             if value(samples, f"{_AGENT}cards", state="served") and not _matches(each, samples):
                 text = f"{name} holds other devices in the kubelet than in its annotation "
                 is_new = just_started(facts, programs_on(facts, each.node, AGENT))
-                late = "; the agent has just started and may not know all of them yet" * is_new
+                text += "gpu-allocation" + "; the agent has just started" * is_new
                 level, run = (Level.UNKNOWN, _AGAIN) if is_new else (Level.ERROR, explain)
-                found.add(level, each.node, f"{text}gpu-allocation{late}", run)
+                found.add(level, each.node, text, run)
     young = _report_unrecorded(facts, found, unrecorded)
     fine = f"compared {format_count(compared, 'container')}: all match their annotation"
     yield from found.findings(fine + f"; {young} just started, not recorded yet" * bool(young))

@@ -262,8 +262,7 @@ NO_RECORD = "running without a recorded card: default/dark/main"
                 "unknown",
                 (
                     "pod default/share: container main holds other devices in the kubelet than in "
-                    "its annotation gpu-allocation; the agent has just started and may not know "
-                    "all of them yet"
+                    "its annotation gpu-allocation; the agent has just started"
                 ),
             )
             for programs in (NEW_AGENT, STARTING)

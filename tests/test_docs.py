@@ -248,7 +248,7 @@ _FOREIGN = {
     *("--build-arg", "--dry-run", "--gpu-driver", "--install-nvidia-plugin", "--kube-version"),
     *("--force-conflicts", "--max-node-startup-time", "--max-total-unready-percentage"),
     *("--ok-total-unready-count", "--scale-down-utilization-threshold"),
-    *("--enable-dynamic-resource-allocation", "--scheduler-config-file"),
+    *("--enable-dynamic-resource-allocation", "--scheduler-config-file", "--set"),
 }
 
 

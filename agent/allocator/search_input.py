@@ -14,9 +14,11 @@ from typing import TypeAlias
 from agent.allocator.slots import DeviceTable, Slot
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.holdings.holding import ContainerRef
+from contract.allocation import Evidence
 from contract.demand import ContainerDemand, PodDemand
 from contract.inventory import Amounts
 from contract.resource import Resource
+from contract.reusable import held_on_cards
 from contract.text import format_count
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, is_for_shares, need_of, shortfall
@@ -232,15 +234,37 @@ class SearchInput:
         doubtful = self._per_card(assumptions.doubtful.get(other, {}))
         table = self._table
         held = self._per_card(table.count(other, self._snapshot.held[other]))
+        claimed, of_other = (self._per_card(self._claimed[each]) for each in (resource, other))
         sizes = (table.slot_count(other, card) for card in table.inventory.cards)
+        left = [size - of_other[at] for at, size in enumerate(sizes)]
         return [
             _amounts(
                 resource,
-                max(self._offer[at] - self._must[at] - kept[at], 0),
+                max(self._offer[at] - self._must[at] - kept[at] - claimed[at], 0),
                 max(size - held[at] - withheld[at] - kept_of_other[at] + doubtful[at], 0),
             )
-            for at, size in enumerate(sizes)
+            for at, size in enumerate(left)
         ]
+
+    @cached_property
+    def _claimed(self) -> Mapping[Resource, Mapping[str, int]]:
+        """What other pods hold by claims: the node was not drained before it got a device plugin.
+
+        Neither ``List`` nor the checkpoint shows it. The opposite: ``agent.dra.claims``,
+        ``served_by_plugin``.
+        """
+        found = {each: Counter[str]() for each in Resource}
+        for info in self._snapshot.known.shown:
+            claimed = {
+                name: each.cards
+                for name, each in info.annotated.items()
+                if each.evidence is Evidence.CLAIM
+            }
+            if claimed and not info.terminal and info.id != self._pod:
+                for (_, card), amounts in held_on_cards(info.demand, claimed).items():
+                    for each in Resource:
+                        found[each][card] += each.count_in(amounts)
+        return found
 
     def _per_card(self, counts: Mapping[str, int]) -> list[int]:
         """Return counts by card as counts by position."""

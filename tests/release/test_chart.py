@@ -243,8 +243,23 @@ def test_claims_need_a_cluster_that_has_them(version: str, served: bool, chart: 
     assert plain.returncode == 0, plain.stderr
 
 
+def test_yaml_reads_on_and_off_as_booleans_which_our_settings_do_not_know(chart: Path) -> None:
+    """Unquoted; variables of others stay ``true`` and ``false``."""
+    agent = {"GPU_TURNSTILE_NUMA": True, "GPU_TURNSTILE_MIG": False, "PYTHONUNBUFFERED": True}
+    values = DRA | {"webhook": {"env": {CLAIMS: True}}, "agent": {"env": agent}}
+    specs = pod_specs(render(chart, values))
+    (webhook,) = containers(specs["Deployment/gpu-turnstile-webhook"])
+    assert environment(webhook)[CLAIMS] == "on"
+    expected = {"GPU_TURNSTILE_NUMA": "on", "GPU_TURNSTILE_MIG": "off", "PYTHONUNBUFFERED": "true"}
+    for name in ("gpu-turnstile-agent", "gpu-turnstile-agent-dra"):
+        (container,) = containers(specs[f"DaemonSet/{name}"])
+        assert expected.items() <= environment(container).items()
+
+
 FORBIDDEN = r"env\.{}: Forbidden: other values of the chart"
 ACCEPT, LIMITER = "GPU_TURNSTILE_WEBHOOK_ACCEPT", "GPU_TURNSTILE_ENFORCEMENT"
+CLAIMS, PROXY_MODE = "GPU_TURNSTILE_WEBHOOK_CLAIMS", "GPU_TURNSTILE_PROXY_MODE"
+DRA = {"components": {"dra": True}}
 
 
 @pytest.mark.parametrize(
@@ -259,6 +274,10 @@ ACCEPT, LIMITER = "GPU_TURNSTILE_WEBHOOK_ACCEPT", "GPU_TURNSTILE_ENFORCEMENT"
         ({"dialects": {"accept": ["hami"], "namespaces": "some"}}, r"dialects.namespaces"),
         ({"agent": {"env": {LIMITER: "vcuda"}}}, rf"agent\.{FORBIDDEN.format(LIMITER)}"),
         ({"webhook": {"env": {ACCEPT: "hami"}}}, rf"webhook\.{FORBIDDEN.format(ACCEPT)}"),
+        ({"proxy": {"env": {PROXY_MODE: "dra"}}}, rf"proxy\.{FORBIDDEN.format(PROXY_MODE)}"),
+        ({"webhook": {"env": {CLAIMS: "on"}}}, rf'{CLAIMS}: Forbidden: "on" needs components.dra'),
+        (DRA | {"webhook": {"env": {CLAIMS: False}}}, rf'{CLAIMS}: Forbidden: "off" with comp'),
+        (DRA | {"webhook": {"env": {CLAIMS: "of"}}}, rf'{CLAIMS}: Unsupported value: "of": on, '),
     ],
 )
 def test_an_impossible_value_is_refused_with_a_reason(values: Json, text: str, chart: Path) -> None:
@@ -268,12 +287,12 @@ def test_an_impossible_value_is_refused_with_a_reason(values: Json, text: str, c
     assert re.search(text, done.stderr), done.stderr
 
 
-OWN_DRA = {"scheduling": "own", "components": {"dra": True}}
+AWAY = DRA | {"webhook": {"env": {CLAIMS: "away"}}}
 TRY_OUT = {"components": {"try-out": True}}
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"scheduling": "stock"}, {"scheduling": "extender"}, OWN_DRA, TRY_OUT]
+    "values", [{}, {"scheduling": "stock"}, {"scheduling": "extender"}, DRA, AWAY, TRY_OUT]
 )
 def test_notes_end_with_a_command(values: Json, chart: Path) -> None:
     file = chart.parent / "notes.yaml"
@@ -283,3 +302,11 @@ def test_notes_end_with_a_command(values: Json, chart: Path) -> None:
     notes = done.stdout.partition("NOTES:\n")[2].strip().splitlines()
     assert notes[-1].startswith("  kubectl -n gpu-turnstile rollout status ")
     assert notes[0].startswith("No scheduler sees") == (values.get("scheduling") == "stock")
+    claims = values.get("components", {}).get("dra", False)
+    for each in ("deployment/gpu-turnstile-claims", "daemonset/gpu-turnstile-agent-dra"):
+        assert (f"rollout status {each}" in notes[-1]) == claims
+    text, away = " ".join(notes), values == AWAY
+    assert ("GPU pods get a claim" in text) == (claims and not away)
+    assert ("GPU pods get no claim" in text) == away
+    own = "scheduling" not in values
+    assert ("second kube-scheduler, of this cluster's version" in text) == (own and values != DRA)

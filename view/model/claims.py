@@ -25,6 +25,10 @@ STATIC = (
     "a static pod gets no card by a claim (GPUNotClaimed): remove its manifest, and create it "
     "through the API server"
 )
+UNSERVED = (
+    "it holds cards by a claim, and its node does not serve claims any more (label "
+    "gpu-turnstile.io/mode=dra): deleted, it stays Terminating until the node has the label again"
+)
 NOT_CREATED_WITH_ONE = (
     "it has no claim, and all nodes with cards serve only pods with one: delete it, so that it is "
     "created again with a claim (webhook --claims on)"

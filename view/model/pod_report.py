@@ -7,7 +7,7 @@ from contract.demand import Demand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
-from view.model.claims import NOT_CLAIMED, STATIC, STILL_KNOWN
+from view.model.claims import NOT_CLAIMED, STATIC, STILL_KNOWN, UNSERVED
 from view.model.node_facts import NodeFacts
 from view.model.occupancy import PodHolding
 from view.model.pod_facts import WITHOUT_PLUGIN, PodFacts
@@ -37,6 +37,8 @@ def report_pod(
         if node is not None and node.serves_claims and not (report.claim_template or facts.ended):
             is_static = facts.info.runtime_uid != facts.info.id.uid
             cards = [STATIC if is_static else NOT_CLAIMED]
+        elif node is not None and report.claim and not (node.serves_claims or facts.ended):
+            cards = [UNSERVED]
         stopped = why_stopped(report, events)
         if node is not None and node.serves_claims and report.stage is Stage.REFUSED:
             stopped += f". {STILL_KNOWN}" * any(each in report.message for each in WITHOUT_PLUGIN)

@@ -46,10 +46,10 @@
 {{- $_ := set $.workload.spec "replicas" $given.replicas }}
 {{- end }}
 {{- range $key, $value := $given.env }}
-{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|MODE|KUBELET_DIR|[A-Z]+_(ACCEPT|NAMESPACE|ADDRESS|REPLICAS|KUBE_SCHEDULER_LEASE)))$" $key }}
+{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|(PROXY_)?MODE|KUBELET_DIR|[A-Z]+_(ACCEPT|NAMESPACE|ADDRESS|REPLICAS|KUBE_SCHEDULER_LEASE)))$" $key }}
 {{- fail (printf "%s.env.%s: Forbidden: other values of the chart, or the pod, decide it" $name $key) }}
 {{- end }}
-{{- $variable := dict "name" $key "value" (toString $value) }}
+{{- $variable := dict "name" $key "value" (include "gpu-turnstile.setting" (dict "key" $key "value" $value)) }}
 {{- include "gpu-turnstile.merge" (dict "into" $container "from" (dict "env+" (list $variable))) }}
 {{- end }}
 {{- end }}
@@ -59,6 +59,15 @@
 {{- $_ := set $pod $key . }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* The value .value of the variable .key as text. YAML reads on and off without quotes as booleans. */}}
+{{- define "gpu-turnstile.setting" -}}
+{{- if and (kindIs "bool" .value) (hasPrefix "GPU_TURNSTILE_" .key) -}}
+{{ ternary "on" "off" .value }}
+{{- else -}}
+{{ toString .value }}
+{{- end -}}
 {{- end -}}
 
 {{/* The text .text, with each placeholder replaced by its value. */}}

@@ -1,4 +1,5 @@
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from agent.allocator.slots import Slot, summarize
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.errors import PlacementError
 from agent.holdings.holding import ContainerRef
+from contract.allocation import Allocation, Evidence
 from contract.demand import Demand
 from contract.resource import Resource
 from placement.pods import PodInfo
@@ -25,6 +27,7 @@ from tests.agent.builders import (
     device_table,
     every_id,
     ids,
+    pods_of,
     snapshot_of,
     snapshot_pod,
     view,
@@ -129,6 +132,40 @@ def test_a_container_gets_slots(
     placement = _placement(pod, resource, **given)
     assert summarize([str(each) for each in placement.slots]) == device_ids
     assert placement.cards == (device_ids[:5],)
+
+
+def _claimed(name: str, *cores: int, terminal: bool = False) -> AllocationSnapshot:
+    """Return a snapshot without slots; a pod has cores and a block of each card by a claim."""
+    containers = [container(f"c{at}", each, 1) for at, each in enumerate(cores)]
+    info = replace(
+        view(name, *containers, terminal=terminal),
+        annotated={
+            f"c{at}": Allocation((f"GPU-{at}",), each, 1, Evidence.CLAIM)
+            for at, each in enumerate(cores)
+        },
+    )
+    return replace(snapshot_of(), known=pods_of(info))
+
+
+@cases(
+    "snapshot, cards",
+    {
+        "counts on its cards": (_claimed("q", 60, 50), ("GPU-1",)),
+        "until it has ended": (_claimed("q", 60, 50, terminal=True), ("GPU-0",)),
+        "not for the pod itself": (_claimed("p", 60, 60, 60), ("GPU-0",)),
+    },
+)
+def test_a_claim_from_before_the_node_had_a_device_plugin(
+    snapshot: AllocationSnapshot, cards: tuple[str, ...]
+) -> None:
+    """The node was not drained: neither ``List`` nor the checkpoint shows it."""
+    for resource in Resource:
+        assert _placement(POD, resource, snapshot=snapshot).cards == cards
+    whole = view("p", container("c0", 100, 0))
+    if "GPU-0" not in cards:
+        assert _placement(whole, CORE, snapshot=snapshot).cards == ("GPU-2",)
+    with pytest.raises(PlacementError, match="3 cards: 40 of 50 cores free"):
+        _placement(POD, CORE, snapshot=_claimed("q", 60, 60, 60))
 
 
 FULL = _others(c0={CORE: ids("GPU-0", range(60))}, c1={MEMORY: ids("GPU-1", range(7))})

@@ -152,6 +152,9 @@ MISMATCHES = {
     ),
     "runs on n1; a static pod gets no card by a claim (GPUNotClaimed): remove its manifest, and "
     "create it through the API server": (static(scenes.running("a", (30, 4), "n1", 0)), dra_node()),
+    "runs on n1; it holds cards by a claim, and its node does not serve claims any more (label "
+    "gpu-turnstile.io/mode=dra): deleted, it stays Terminating until the node has the label "
+    "again": (claimed(scenes.running("a", (30, 4), "n1", 0), "a-gpus"), make_node("n1", 1)),
     "is pending: it has no claim, and all nodes with cards serve only pods with one: delete it, so "
     "that it is created again with a claim (webhook --claims on)": (
         scenes.waiting("a", (30, 4)),
@@ -164,7 +167,9 @@ MISMATCHES = {
 
 
 @pytest.mark.parametrize(
-    ("summary", "objects"), MISMATCHES.items(), ids=["running", "static", "pending", "no node"]
+    ("summary", "objects"),
+    MISMATCHES.items(),
+    ids=["running", "static", "undrained", "pending", "no node"],
 )
 def test_a_pod_that_does_not_match_its_node_shows_what_to_do(
     summary: str, objects: tuple[Json, Json]

@@ -213,6 +213,15 @@ PROBLEMS: dict[str, Changes] = {
     },
     "allocations error: pod default/share: container main holds other devices in the kubelet "
     "than in its annotation gpu-allocation": allocations("GPU-n1-1"),
+    "allocations error: pod default/share: container main: it holds cards by a claim, and its node "
+    "does not serve claims any more (label gpu-turnstile.io/mode=dra): deleted, it stays "
+    "Terminating until the node has the label again": {
+        "allocations": [
+            ReportedAllocation(
+                *("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50), by_claim=True
+            )
+        ]
+    },
     "allocations error: running without a recorded card: default/dark/main": {
         "allocations": [
             UnrecordedContainer("default/dark", "main", "n1", NOW - MINUTE),

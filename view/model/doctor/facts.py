@@ -150,6 +150,7 @@ class ReportedAllocation:
     cards: Annotated[frozenset[str], "UUIDs."]
     cores: Annotated[int, "hundredths of a card, over all cards."]
     running: Annotated[bool, "whether its pod runs."] = True
+    by_claim: Annotated[bool, "whether a claim gave it the cards."] = False
 
 
 @dataclass(frozen=True, slots=True)

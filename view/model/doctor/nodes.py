@@ -11,6 +11,7 @@ from contract.other_systems import NVIDIA, NVIDIA_DRIVER, DriverDevices
 from contract.runtimes import cdi_problem, may_read_cdi
 from contract.text import format_count
 from placement.cluster.nodes import Problem
+from view.model.claims import UNSERVED
 from view.model.doctor.facts import (
     AGENT,
     PROXY,
@@ -432,6 +433,7 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         if each.node.cards  # else they are unknown, or the agent cannot read any
     }
     missing = _find_pods_without_node(facts, found)
+    undrained = {each.node.name for each in nodes if not each.serves_claims}
     unrecorded = list[UnrecordedContainer]()
     for each in require(facts.allocations):
         if each.node in missing:
@@ -448,6 +450,8 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
             found.add(Level.WARNING, each.node, f"{text}delete the pod", explain)
         elif not each.running:
             continue
+        elif each.by_claim and each.node in undrained:
+            found.add(Level.ERROR, each.node, f"{name}: {UNSERVED}", explain)
         elif isinstance(samples, UnreadSource):
             text = "its agent's metrics cannot be read: allocations were not compared"
             found.add(Level.UNKNOWN, each.node, text)

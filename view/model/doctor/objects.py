@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from contract.allocation import Evidence
 from contract.claims import named_template
 from contract.demand import ContainerKind
 from contract.names import Names
@@ -242,8 +243,9 @@ def _allocations(
             continue  # its devices are reusable
         if allocation is not None:
             cards, cores = frozenset(allocation.cards), allocation.cores
+            by_claim = allocation.evidence is Evidence.CLAIM
             yield ReportedAllocation(
-                report.namespace, report.name, name, info.node, cards, cores, info.running
+                report.namespace, report.name, name, info.node, cards, cores, info.running, by_claim
             )
         elif info.running:
             yield UnrecordedContainer(str(info.id), name, info.node, started)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -279,12 +280,20 @@ class NodeState:
             self._earlier = with_uid(
                 earlier, before, now, entries=entries, pods=self.known, identified=identified
             )
-        self.current, found = correct_by_checkpoint(
-            current, before, now, may_be_new=self._may_be_new, pods=self.known
+        correct = partial(
+            correct_by_checkpoint,
+            before=before,
+            now=now,
+            may_be_new=self._may_be_new,
+            pods=self.known,
         )
+        self.current, found = correct(current)
         if is_of_another_pod(found):
             self._plan = None
             self.current = self._correct_pod(current, self.current, found, now)
+        if self._earlier is not None:  # its guess may be a part of what the current pod has got
+            self._earlier, more = correct(self._earlier)
+            found += more
         return found
 
     def _correct_pod(

@@ -95,6 +95,17 @@ def test_a_guess_is_kept_while_list_cannot_contradict_it(node: Node) -> None:
     assert held == node.held(first)
 
 
+def test_a_guess_before_the_current_pod_is_corrected_too(node: Node) -> None:
+    """Without ``List`` the checkpoint shows that it was the current pod's."""
+    guessed, current = make_pod("guessed", gpu(10, 4), at=1), make_pod("current", gpu(10, 2), at=2)
+    node.bind(guessed, current)
+    node.list_error = "rate limited"
+    node.admit(current)
+    assert node.decision_log.refs("allocate") == ["guessed/main", "current/main"]
+    node.admit(guessed)
+    assert node.decision_log.refs("allocate")[2:] == ["guessed/main"] * 2
+
+
 def test_all_that_was_given_to_a_wrong_guess_is_the_proven_pods(old_node: Node) -> None:
     """``List`` does not show its init container (K4), and the checkpoint is late (K33)."""
     current = begin_beside_a_newer_one(old_node, init(20, 2), gpu(10, 2))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -23,6 +24,10 @@ UID_LABEL = "io.kubernetes.pod.uid"
 
 # Only one container is requested, but a runtime that ignores the filter may list more than 4 MiB.
 _CHANNEL_OPTIONS = (*PATIENT_CHANNEL, ("grpc.max_receive_message_length", 16 * 1024 * 1024))
+
+_STARTING = "server is not initialized yet"
+"""containerd serves its socket before its CRI: 1.6 with the code UNKNOWN, 2 with UNAVAILABLE."""
+_RETRY_SECONDS = 0.1
 
 # Kubernetes names; a kubelet sets no others.
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?\Z", re.ASCII)
@@ -60,10 +65,10 @@ class Cri:
         """
         wanted = runtime_pb2.ContainerFilter(id=container_id)
         with self._translated():
-            response = self._runtime.ListContainers(
+            response = self._request(
+                self._runtime.ListContainers,
                 runtime_pb2.ListContainersRequest(filter=wanted),
-                timeout=within,
-                wait_for_ready=True,
+                self._clock() + within,
             )
         # The filter also matches IDs that begin with its ID; an empty one matches all.
         return next((_read(each) for each in response.containers if each.id == container_id), None)
@@ -84,12 +89,12 @@ class Cri:
             return max(end - self._clock(), 0.001)
 
         with self._translated():
-            sandboxes = self._runtime.ListPodSandbox(
+            sandboxes = self._request(
+                self._runtime.ListPodSandbox,
                 runtime_pb2.ListPodSandboxRequest(
                     filter=runtime_pb2.PodSandboxFilter(label_selector=label)
                 ),
-                timeout=remaining(),
-                wait_for_ready=True,
+                end,
             ).items
             newest = max(sandboxes, key=lambda each: (each.created_at, each.id), default=None)
             if newest is None:
@@ -110,6 +115,20 @@ class Cri:
                 ).status.exit_code
                 == 0
             )
+
+    def _request(self, method: Callable[..., Any], request: object, end: float) -> Any:
+        """Send the first request of a call until *end*, also to a runtime that is starting."""
+        while True:
+            try:
+                remaining = max(end - self._clock(), 0.001)
+                return method(request, timeout=remaining, wait_for_ready=True)
+            except grpc.RpcError as error:
+                if (
+                    _STARTING not in (error.details() or "")
+                    or self._clock() + _RETRY_SECONDS >= end
+                ):
+                    raise
+                time.sleep(_RETRY_SECONDS)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from contract.inventory import Amounts, decode_inventory
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
+from contract.runtimes import runtime_of
 from contract.wishes import read_wishes
 from simulator.node.limits import own_limits
 from tests.e2e.cluster import Cluster, Json
@@ -28,6 +29,16 @@ from tests.e2e.settings import Settings
 from tests.e2e.stream import MOST, Stream
 
 BLOCK_BYTES = 256 << 20
+INTERRUPTED_STARTS: Mapping[str, tuple[str, ...]] = {
+    "containerd": (
+        "failed to start shim",
+        "failed to create shim",
+        "signal: killed",
+        "context canceled",
+    ),
+    "cri-o": (),  # it goes on with the start
+}
+"""What each container runtime reports of a start during which its client ended (K35)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +211,11 @@ class Ground:
 
     def kubelet_version(self) -> str:
         return str(self.cluster.node(self.node)["status"]["nodeInfo"]["kubeletVersion"])
+
+    def was_interrupted(self, words: str) -> bool:
+        """Return whether this node's container runtime says that a start was interrupted."""
+        runtime = runtime_of(self.cluster.node(self.node)).partition("://")[0]
+        return any(text in words for text in INTERRUPTED_STARTS.get(runtime, ()))
 
     def free_amounts(self) -> Sequence[Amounts]:
         """Return what is free on each card by the agent's word, up to ten seconds old."""

@@ -22,8 +22,6 @@ FEW = 8
 OFFERED = CARDS * 100
 _POLL_SECONDS = 0.2
 _SENTENCE = "has been unavailable for more than"
-CUT_STARTS = ("failed to start shim", "signal: killed", "context canceled", "failed to create shim")
-"""containerd's texts if its client has ended during the start of a container (K35)."""
 
 
 @pytest.mark.parametrize("how", ["killed", "upgraded"])
@@ -62,9 +60,7 @@ def test_a_killed_kubelet_and_agent_fail_only_interrupted_starts(
             wait("the agent is registered", stage.registered)
     how = "together" if together else "the kubelet first"
     stage.report(f"agent and kubelet killed {TIMES} times, {how}: {stream}")
-    assert [
-        each for each in stream.failed.values() if not any(cut in each for cut in CUT_STARTS)
-    ] == []
+    assert [each for each in stream.failed.values() if not stage.was_interrupted(each)] == []
     now = stage.cluster.pods()
     kept = {name: now[name] for name in staying}
     lost = stage.refused(kept)

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.runtime.api import cri_pb2 as pb
 WHICH = "GPU_TURNSTILE_TEST_RUNTIME"
 """The variable that names the runtime: ``containerd``, the default, or ``crio``."""
 
-START_SECONDS = _END_SECONDS = 60.0
+_START_SECONDS = _END_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 # The snapshotter "native" copies where "overlayfs" mounts: it works on every file system, in
@@ -104,7 +104,7 @@ def containerd() -> Iterator[Runtime]:
     with short_dir() as folder:
         socket, cgroup = folder / "c.sock", f"/gpu-turnstile-{secrets.token_hex(4)}"
         (folder / "cdi").mkdir()
-        config, log = folder / "config.toml", folder / "log"
+        config = folder / "config.toml"
         config.write_text(
             _CONFIG.format(folder=folder, socket=socket, image=image.NAME, runc=programs["runc"])
         )
@@ -113,28 +113,48 @@ def containerd() -> Iterator[Runtime]:
             check=True,
             capture_output=True,
             text=True,
-            timeout=START_SECONDS,
+            timeout=_START_SECONDS,
         )
-        isolated = (programs["unshare"], "--mount", "--propagation", "private")
-        with log.open("wb") as log_file:
-            process = subprocess.Popen(
-                [*isolated, programs["containerd"], "--config", config],
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=log_file,
-                start_new_session=True,  # an interrupted test run ends it below, not before
-            )
-        options = (("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100))
-        with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-            runtime = Cri(channel)
-            try:
-                wait_until_ready(process, runtime, log)
-                _import(programs, folder, socket, runtime)
-                knows_cdi = "enable_cdi" in known.stdout
-                yield Runtime(folder, socket, cgroup, folder / "cdi", knows_cdi, runtime)
-            finally:
-                remove_pods(runtime)
-                end(process, socket, cgroup)
+        command = (programs["containerd"], "--config", config)
+        ctr = (programs["ctr"], "--address", socket, "--namespace", "k8s.io")
+        with serving(command, programs, folder / "log", socket, cgroup) as runtime:
+            archive = folder / "image.tar"
+            load = (*ctr, "images", "import", "--no-unpack", archive)
+            import_image(runtime, programs, archive, load)
+            knows_cdi = "enable_cdi" in known.stdout
+            yield Runtime(folder, socket, cgroup, folder / "cdi", knows_cdi, runtime)
+
+
+@contextmanager
+def serving(
+    command: Sequence[str | Path],
+    programs: Mapping[str, Path],
+    log: Path,
+    socket: Path,
+    cgroup: str,
+) -> Iterator[Cri]:
+    """Run a container runtime in a mount namespace of its own; end it with all its pods.
+
+    :raises Unusable: if it does not serve CRI at *socket*.
+    """
+    isolated = (programs["unshare"], "--mount", "--propagation", "private")
+    with log.open("wb") as log_file:
+        process = subprocess.Popen(
+            [*isolated, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            start_new_session=True,  # an interrupted test run ends it below, not before
+        )
+    options = (("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100))
+    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        runtime = Cri(channel)
+        try:
+            _wait_until_ready(process, runtime, log)
+            yield runtime
+        finally:
+            _remove_pods(runtime)
+            _end(process, socket, cgroup)
 
 
 # --- before ----------------------------------------------------------------------------
@@ -163,7 +183,7 @@ def cgroup_hierarchies() -> list[Path]:
     return [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], runtime: Cri, log: Path) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], runtime: Cri, log: Path) -> None:
     def ready() -> bool:
         if process.poll() is not None:
             raise Unusable(f"it does not start: {_last_words(log)}")
@@ -173,7 +193,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], runtime: Cri, log: Path) 
             return False
         return any(each.type == "RuntimeReady" and each.status for each in status.conditions)
 
-    if not _within(START_SECONDS, ready):
+    if not _within(_START_SECONDS, ready):
         raise Unusable(f"it serves no CRI: {_last_words(log)}")
 
 
@@ -181,35 +201,30 @@ def _last_words(log: Path) -> str:
     return log.read_text(errors="replace").strip().rpartition("\n")[2][-500:]
 
 
-def _import(programs: dict[str, Path], folder: Path, socket: Path, runtime: Cri) -> None:
-    archive = folder / "image.tar"
-    ctr = (programs["ctr"], "--address", socket, "--namespace", "k8s.io")
+def import_image(
+    runtime: Cri, programs: Mapping[str, Path], archive: Path, load: Sequence[str | Path]
+) -> None:
+    """Build the test image as *archive*, load it with the command *load*, until CRI knows it.
+
+    :raises Unusable: if one of these fails.
+    """
     try:
         archive.write_bytes(image.build(programs["busybox"], programs["cc"]))
-        subprocess.run(
-            [*ctr, "images", "import", "--no-unpack", archive],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-        )
+        subprocess.run(load, check=True, capture_output=True, text=True, timeout=_START_SECONDS)
     except subprocess.CalledProcessError as error:
         raise Unusable(f"no image can be made: {error}: {error.stderr}") from error
     archive.unlink()
-    wait_for_image(runtime)
-
-
-def wait_for_image(runtime: Cri) -> None:
-    """Wait until the CRI sees an image that another program has imported, a moment later."""
     wanted = pb.ImageStatusRequest(image=pb.ImageSpec(image=image.NAME))
-    if not _within(START_SECONDS, lambda: runtime.ImageStatus(wanted, timeout=5).HasField("image")):
+    if not _within(
+        _START_SECONDS, lambda: runtime.ImageStatus(wanted, timeout=5).HasField("image")
+    ):
         raise Unusable("the CRI does not see the image that was imported")
 
 
 # --- after -----------------------------------------------------------------------------
 
 
-def remove_pods(runtime: Cri) -> None:
+def _remove_pods(runtime: Cri) -> None:
     """End pods in good order; what does not is ended by force."""
     with contextlib.suppress(grpc.RpcError):
         for each in runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=10).items:
@@ -217,7 +232,7 @@ def remove_pods(runtime: Cri) -> None:
             runtime.RemovePodSandbox(pb.RemovePodSandboxRequest(pod_sandbox_id=each.id), timeout=10)
 
 
-def end(process: subprocess.Popen[bytes], socket: Path, cgroup: str) -> None:
+def _end(process: subprocess.Popen[bytes], socket: Path, cgroup: str) -> None:
     process.terminate()
     try:
         process.wait(_END_SECONDS)

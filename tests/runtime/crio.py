@@ -1,25 +1,16 @@
 """A CRI-O of our own, as :mod:`tests.runtime.containerd` runs a containerd."""
 
 import secrets
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-import grpc
 
 from tests.agent.fakes import short_dir
 from tests.runtime import image
 from tests.runtime.containerd import (
-    START_SECONDS,
-    Cri,
     Runtime,
-    Unusable,
-    end,
     find_programs,
-    remove_pods,
-    wait_for_image,
-    wait_until_ready,
+    import_image,
+    serving,
 )
 
 # The driver "vfs" copies where "overlay" mounts. The pods have the host's network: no network
@@ -73,45 +64,15 @@ def crio() -> Iterator[Runtime]:
         socket, cgroup = folder / "c.sock", f"/gpu-turnstile-{secrets.token_hex(4)}"
         for each in ("cdi", "cni"):
             (folder / each).mkdir()
-        config, log = folder / "crio.conf", folder / "log"
+        config = folder / "crio.conf"
         paths = {each: programs[each] for each in ("runc", "conmon", "pinns")}
         config.write_text(_CONFIG.format(folder=folder, socket=socket, image=image.NAME, **paths))
         (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
-        isolated = (programs["unshare"], "--mount", "--propagation", "private")
-        with log.open("wb") as log_file:
-            process = subprocess.Popen(
-                [*isolated, programs["crio"], "--config", config, "--config-dir", ""],
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=log_file,
-                start_new_session=True,  # an interrupted test run ends it below, not before
-            )
-        options = (("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100))
-        with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-            runtime = Cri(channel)
-            try:
-                wait_until_ready(process, runtime, log)
-                _import(programs, folder, runtime)
-                yield Runtime(folder, socket, cgroup, folder / "cdi", True, runtime)
-            finally:
-                remove_pods(runtime)
-                end(process, socket, cgroup)
-
-
-def _import(programs: dict[str, Path], folder: Path, runtime: Cri) -> None:
-    archive = folder / "image.tar"
-    store = f"containers-storage:[vfs@{folder}/root+{folder}/state]{image.NAME}"
-    copy = (programs["skopeo"], "--insecure-policy", "copy")
-    try:
-        archive.write_bytes(image.build(programs["busybox"], programs["cc"]))
-        subprocess.run(
-            [*copy, f"docker-archive:{archive}:{image.NAME}", store],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-        )
-    except subprocess.CalledProcessError as error:
-        raise Unusable(f"no image can be made: {error}: {error.stderr}") from error
-    archive.unlink()
-    wait_for_image(runtime)
+        command = (programs["crio"], "--config", config, "--config-dir", "")
+        with serving(command, programs, folder / "log", socket, cgroup) as runtime:
+            archive = folder / "image.tar"
+            store = f"containers-storage:[vfs@{folder}/root+{folder}/state]{image.NAME}"
+            copy = (programs["skopeo"], "--insecure-policy", "copy")
+            load = (*copy, f"docker-archive:{archive}:{image.NAME}", store)
+            import_image(runtime, programs, archive, load)
+            yield Runtime(folder, socket, cgroup, folder / "cdi", True, runtime)

@@ -40,6 +40,7 @@ class FakeRuntime:
         self.within: list[float] = []
         self.on_call: Callable[[], object] = lambda: None
         self.fails: grpc.StatusCode | None = None
+        self.starting = 0
         self._server: grpc.Server | None = None
 
     def start(self) -> None:
@@ -58,7 +59,10 @@ class FakeRuntime:
         self.within.append(context.time_remaining())
         self.on_call()
         if self.fails is not None:
-            context.abort(self.fails, "out of order")
+            starting, self.starting = self.starting, max(self.starting - 1, 0)
+            context.abort(
+                self.fails, "server is not initialized yet" if starting else "out of order"
+            )
 
     def ListPodSandbox(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         self._log_call(context)
@@ -152,6 +156,27 @@ def test_every_error_of_the_runtime_is_raised_as_unavailable(
         assert str(error.value) == f"CRI: {code.name}: out of order"
     with pytest.raises(Unavailable, match=r"^CRI: [A-Z_]+: out of order$"):
         cri.succeeded(INFO.pod_uid, within=60)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE])
+def test_a_containerd_that_is_starting_is_waited_for(
+    runtime: FakeRuntime, cri: Cri, code: grpc.StatusCode
+) -> None:
+    """containerd 1.6, and 2: its socket is served before its CRI."""
+    runtime.fails = code
+
+    def serve_once_started() -> None:
+        if not runtime.starting:
+            runtime.fails = None
+
+    runtime.on_call = serve_once_started
+    runtime.starting = 2
+    assert cri.container(ID, within=60) == INFO
+    runtime.fails, runtime.starting = code, 2
+    assert cri.succeeded(INFO.pod_uid, within=60) == frozenset()
+    runtime.fails, runtime.starting = code, 1 << 20
+    with pytest.raises(Unavailable, match=r"^CRI: [A-Z_]+: server is not initialized yet$"):
+        cri.container(ID, within=0.3)
 
 
 def test_an_absent_socket_is_reported_at_once(socket: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.e2e.cluster import Json
+from tests.e2e.ground import INTERRUPTED_STARTS
 
 AFTER_SECONDS = 30.0
 """A disturbance explains failures until so long after the node has recovered from it."""
@@ -24,10 +25,11 @@ _CLASSES: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("unregistered", _NOT_REGISTERED, frozenset({KUBELET, PROXY})),
     ("requested number of devices unavailable", _NOT_REGISTERED, frozenset({KUBELET, PROXY})),
     ("OutOf", _NOT_REGISTERED, frozenset({KUBELET, PROXY})),  # its capacity is what is allocated
-    ("failed to start shim", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
-    ("failed to create shim", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
-    ("signal: killed", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
-    ("context canceled", _INTERRUPTED, frozenset({KUBELET, RUNTIME})),
+    *(
+        (text, _INTERRUPTED, frozenset({KUBELET, RUNTIME}))
+        for texts in INTERRUPTED_STARTS.values()
+        for text in texts
+    ),
     ("Unknown 255", _UNKNOWN, frozenset({RUNTIME})),  # containerd's unknownExitCode
     ("client connection is closing", _LOST, frozenset({KUBELET, PROXY})),
     ("error reading from server", _LOST, frozenset({PROXY})),

@@ -20,6 +20,7 @@ from agent.runtime.cgroups import (
     find_container,
     parse_memberships,
 )
+from contract.errors import quote
 from tests.agent.builders import cases, patient
 
 UID = "27882189-b4d9-11e9-b287-ec0d9ae89a20"
@@ -118,8 +119,11 @@ def test_all_hierarchies_of_v1_that_show_a_container_are_found() -> None:
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (f"{FS}/{OTHER}", f'"{FS}/{ID}, {FS}/{OTHER}"'[:65] + '"...'),
-        (f"/kubepods/pod{OTHER_UID}/{ID}", f'"/kubepods/burstable/pod{UID}/{ID}'[:65] + '"...'),
+        (f"{FS}/{OTHER}", quote(f"{FS}/{ID}, {FS}/{OTHER}")),
+        (
+            f"/kubepods/pod{OTHER_UID}/{ID}",
+            quote(f"/kubepods/burstable/pod{UID}/{ID}, /kubepods/pod{OTHER_UID}/{ID}"),
+        ),
     ],
 )
 def test_hierarchies_that_name_several_containers_are_refused(other: str, named: str) -> None:
@@ -157,7 +161,7 @@ def test_only_the_full_cgroup_path_of_init_is_used() -> None:
         ("0:/", '"0:/"'),
         ("0::relative", '"0::relative"'),
         ("0::/\n4:memory", '"4:memory"'),
-        (f"0::/\n{'y' * 100}", f'"{"y" * 64}"...'),
+        (f"0::/\n{'y' * 100}", f'"{"y" * 40}"..."{"y" * 40}"'),
     ],
 )
 def test_a_line_in_another_form_is_refused(text: str, line: str) -> None:

@@ -123,15 +123,7 @@ class NodeState:
         if self.kubelet not in {None, instance}:
             history = KubeletHistory(outlived=self._unproven, first=self.known.uids)
             self._history, self._unproven = history, frozenset()
-            self.current, self._earlier = None, None
-            # A running one is admitted again, and may lack what the kubelet forgot (K15).
-            self.last_call = LastCall(
-                ruled_out=frozenset(
-                    each
-                    for each in self.last_call.finished
-                    if (info := self.known.by_uid(each.uid)) is not None and not info.running
-                )
-            )
+            self.current, self._earlier, self.last_call = None, None, LastCall()
             self._left = ()
             self.listed, self._stable, self._built_of = None, StablePods(), None
             self._plan = None

@@ -363,23 +363,6 @@ def test_a_restarted_kubelet_admits_its_first_pods_in_the_order_of_their_creatio
     assert old_node.decision_log.last.target == f"{first.name}/main"
 
 
-def test_a_pod_that_the_last_kubelet_rejected_is_the_least_likely_target_of_the_next(
-    old_node: Node,
-) -> None:
-    """No status says so yet; the older pod would be the first (K1), and the API is away."""
-    rejected, pod = make_pod("rejected", gpu(30, 4), at=1), make_pod("a", gpu(30, 4), at=2)
-    old_node.bind(rejected, pod)
-    old_node.rejected(rejected)
-    old_node.kubelet.overtake()
-    old_node.admit(pod)
-    old_node.kubelet.write_statuses()
-    old_node.restart_kubelet()
-    old_node.list_error = "down"
-    old_node.begin(pod)
-    old_node.call()
-    assert last(old_node)[0] == "a/main"
-
-
 def test_pods_that_started_unproven_are_forgotten_once_they_are_deleted(node: Node) -> None:
     """A kubelet runs for months, and each call saves the state."""
     node.checkpoint_error = "down"

@@ -154,10 +154,10 @@ class State:
         """
         kept = self.nominations.above(uid, allocations.node.name)
         leaving = self.nominations.leaving(allocations.pods, self.now())
-        gone = leaving.union(*(each.victims for each in kept.values()))
+        gone = leaving.union(*(nomination.victims for _, nomination, _ in kept))
         held = allocations.held_without({uid, *gone})
-        for other, nomination in kept.items():
-            pod = self._unbound.get(other)
+        for other, nomination, known in kept:
+            pod = known or self._unbound.get(other)
             if pod is None or other in allocations.pods:
                 continue  # it counts on the node itself
             held = held.add(kept_amounts(pod, nomination, allocations.node))
@@ -206,6 +206,7 @@ class State:
             if pod is None or pod.terminal:
                 self.drop_pod(uid)
                 return
+            self.nominations.identify(pod)
             if self.preempts:
                 self.nominations.put_pod(obj, pod.id, bound=bool(pod.node))
             if pod.node:
@@ -219,6 +220,8 @@ class State:
             self._unbound.pop(uid, None)
             self.confirm_binding(uid, "")
             self._remove_bound(uid)
+            for name in self.nominations.promised(uid).keys() & self._nodes:
+                self._touch(name)
             self.nominations.drop_pod(uid)
 
     def known_pods(self) -> AbstractSet[str]:
@@ -239,7 +242,16 @@ class State:
         with self.lock:
             self._assumed.setdefault(pod.id.uid, set()).add(pod.node)
             self._allocations[pod.node].add_pod(pod)
+            self.nominations.set_bound(pod.id.uid, pod.node, pod.chosen)
             self._touch(pod.node)
+
+    def end_expired_promises(self) -> AbstractSet[str]:
+        """Let others have the cards that were kept for a time that is over; return the groups."""
+        with self.lock:
+            nodes, groups = self.nominations.take_expired(self.now())
+            for name in sorted(nodes):
+                self._touch(name)
+            return groups
 
     def confirm_binding(self, uid: str, node: str) -> None:
         """Forget the pod on all other nodes: its Binding to *node* succeeded."""
@@ -256,6 +268,8 @@ class State:
                 if not nodes:
                     del self._assumed[uid]
                 if self._node_of.get(uid) != node:
+                    others = self._assumed.get(uid, ())
+                    self.nominations.set_bound(uid, next(iter(others), self.node_of(uid)))
                     self._allocations[node].remove_pod(uid)
                     self._forget_empty(node)
                     self._touch(node)
@@ -265,6 +279,7 @@ class State:
         self._unbound.pop(uid, None)
         self.confirm_binding(uid, pod.node)
         self._assumed.pop(uid, None)
+        self.nominations.set_bound(uid, pod.node, pod.chosen)
         if self._node_of.get(uid, pod.node) != pod.node:
             self._remove_bound(uid)
         allocations = self._allocations[pod.node]

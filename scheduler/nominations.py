@@ -14,7 +14,8 @@ from placement.pods import PodId, PodInfo
 _MIRROR = "kubernetes.io/config.mirror"
 _GRACE_SECONDS = 30
 _LONGEST_GRACE_SECONDS = 3600.0
-_LEAVES_WITHIN_SECONDS = 60.0
+LEAVES_WITHIN_SECONDS = 60.0
+"""A pod that ends within this time counts as one that leaves."""
 _OVERDUE_SECONDS = 30.0
 _GANG_LABELS = (
     "pod-group.scheduling.sigs.k8s.io",
@@ -84,11 +85,11 @@ class PodStanding:
         """Return whether it should have ended some time ago: its kubelet may be unavailable."""
         return self.ends_at is not None and now - self.ends_at > _OVERDUE_SECONDS
 
-    def leaves_soon(self, now: float) -> bool:
+    def leaves_soon(self, now: float, within: float = LEAVES_WITHIN_SECONDS) -> bool:
         """Return whether it is about to end, so that what it holds is as good as free."""
         if self.ends_at is None:
             return False
-        return -_OVERDUE_SECONDS <= self.ends_at - now <= _LEAVES_WITHIN_SECONDS
+        return -_OVERDUE_SECONDS <= self.ends_at - now <= within
 
 
 def read_standing(obj: Json) -> PodStanding:
@@ -196,7 +197,9 @@ class Nominations:
     all pods of a pod set, by :attr:`placement.pods.PodInfo.promise`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leaves_within: float = LEAVES_WITHIN_SECONDS) -> None:
+        """Start empty; a pod that ends in so many seconds counts as one that leaves."""
+        self._leaves_within = leaves_within
         self._promises: dict[str, _Promise] = {}
         self._promised_on: dict[str, set[str]] = {}
         self._promise_of: dict[str, str] = {}
@@ -254,7 +257,11 @@ class Nominations:
     def leaving(self, uids: Iterable[str], now: float) -> set[str]:
         """Return those of these pods that are about to end."""
         found = ((uid, self._standings.get(uid)) for uid in uids)
-        return {uid for uid, each in found if each is not None and each.leaves_soon(now)}
+        return {
+            uid
+            for uid, each in found
+            if each is not None and each.leaves_soon(now, self._leaves_within)
+        }
 
     def put_pod(self, obj: Json, pod_id: PodId, *, bound: bool) -> None:
         """Read a pod as the watch shows it; bound pods need no nomination any more."""
@@ -347,6 +354,10 @@ class Nominations:
         promise = self._promises.get(key)
         nodes = {each.nomination.node for each in promise.cards} if promise is not None else ()
         return {node for node in nodes if self._left(key, node, uid)}
+
+    def members(self, key: str) -> AbstractSet[str]:
+        """Return the UIDs of the pods of a pod set that are bound, or were told of a node."""
+        return self._used.get(key, {}).keys()
 
     def tell(self, uid: str, cards: KeptCards, now: float, group: str) -> None:
         """Keep cards for a pod that is told of one node; its group may be empty."""

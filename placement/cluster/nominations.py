@@ -51,7 +51,7 @@ class Nomination:
             "node": self.node,
             "cards": {name: write_choice(cards) for name, cards in self.cards.items()},
             "victims": self.victims,
-            "until": _timestamp(self.until),
+            "until": timestamp(self.until),
         }
         if self.all_leave:
             message["all"] = True
@@ -60,7 +60,7 @@ class Nomination:
             "status": "True",
             "reason": "Preemption",
             "message": json.dumps(message, separators=(",", ":")),
-            "lastTransitionTime": _timestamp(now),
+            "lastTransitionTime": timestamp(now),
         }
 
 
@@ -76,7 +76,8 @@ class KeptCards(NamedTuple):
     nomination: Nomination
 
 
-def _timestamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
+    """Return a time as the API has it."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

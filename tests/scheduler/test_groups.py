@@ -27,6 +27,7 @@ class Cluster(Stage):
         self.now = 1_800_000_000.0
         self.state.now = lambda: self.now
         self.state.replace_nodes(nodes)
+        self.objects = nodes
         self.nodes = [each["metadata"]["name"] for each in nodes]
 
     def create(self, name: str, *limits: tuple[int, int], group: str = "", **more: Any) -> None:

@@ -2,9 +2,10 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 from common.apiserver.client import Json
 from common.apiserver.errors import REQUEST_ERRORS, Rejected
@@ -74,9 +75,9 @@ class Checker:
             uids = {each.uid for each, _ in waiting}
             self._written = {uid: at for uid, at in self._written.items() if uid in uids}
             self._first_seen = {uid: at for uid, at in self._first_seen.items() if uid in uids}
-            for workload, check in waiting:
+            for workload, state in waiting:
                 if self._written.get(workload.uid) != workload.version:
-                    self._answer(workload, check)
+                    self._answer(workload, state)
         finally:
             self.is_writing = False
 
@@ -104,7 +105,7 @@ class Checker:
         except REQUEST_ERRORS as error:
             log.warning("check not activated", extra={"check": name, "reason": str(error)})
 
-    def _answer(self, workload: Workload, check: Json) -> None:
+    def _answer(self, workload: Workload, check: Mapping[str, Any]) -> None:
         now = self.state.now()
         until = now + self.keep
         kept_until, kept = workload.promises()
@@ -119,9 +120,9 @@ class Checker:
             self.state.set_promises(workload, found, until)
             return  # it has been written that it waits for pods that end
         message = write_promises(found, until) if found else "its pods request no card"
-        state = {"state": "Pending" if waits else "Ready", "message": message}
+        state: Json = {"state": "Pending" if waits else "Ready", "message": message}
         if not waits:
-            state["podSetUpdates"] = [  # type: ignore[assignment]
+            state["podSetUpdates"] = [
                 {
                     "name": each.name,
                     "annotations": {self.state.names.gpu_promise: workload.annotation(each.name)},
@@ -133,7 +134,7 @@ class Checker:
             self.state.set_promises(workload, found, until)
         self._write(workload, check, state)
 
-    def _refusal(self, check: Json, reason: str) -> Json:
+    def _refusal(self, check: Mapping[str, Any], reason: str) -> Json:
         count = check.get("retryCount") or 0
         seconds = min(self.retry * 2 ** min(count, 10), self.longest_retry)
         return {
@@ -186,7 +187,7 @@ class Checker:
             rooms.append(Room(allocations.node, free, self.state.terms(name)))
         return rooms
 
-    def _write(self, workload: Workload, check: Json, changes: Json) -> None:
+    def _write(self, workload: Workload, check: Mapping[str, Any], changes: Json) -> None:
         """Write the state of a check, unless the workload has changed since it was read."""
         name, text = check["name"], timestamp(self.state.now())
         states = [

@@ -1,7 +1,9 @@
 """The controller's client for the API server: the extender's, and Kueue's objects."""
 
+from collections.abc import Callable, Collection, Iterable
+
 from common.apiserver.client import Json, object_path, quoted
-from common.apiserver.follower import Collection, Follower
+from common.apiserver.follower import Follower
 from gates.state import GateState
 from placement.cluster.workloads import API
 from scheduler.cluster import SchedulerApi
@@ -13,6 +15,8 @@ WRITE_SECONDS = 4.0
 
 class GateApi(SchedulerApi):
     """A client for one replica; errors are as of its base class."""
+
+    user_agent = "gpu-turnstile-gates"
 
     def patch_workload_status(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to the status of a Workload."""
@@ -28,37 +32,41 @@ class GateApi(SchedulerApi):
 def follow(state: GateState, api: GateApi) -> Watches:
     """Return the watches that update the state; no request is sent before they are started."""
 
-    def collection(kind: str, put: object, drop: object) -> Follower:
-        def replace(listed: object) -> None:
-            objects = [*listed]  # type: ignore[call-overload]
-            names = {each["metadata"]["name"] for each in objects}
-            for name in known() - names:
-                drop({"metadata": {"name": name}})  # type: ignore[operator]
+    def follower(
+        kind: str,
+        known: Callable[[], Collection[str]],
+        put: Callable[[Json], None],
+        drop: Callable[[Json], None],
+    ) -> Follower:
+        def replace(listed: Iterable[Json]) -> None:
+            objects = [*listed]
+            for name in {*known()} - {each["metadata"]["name"] for each in objects}:
+                drop({"metadata": {"name": name}})
             for each in objects:
-                put(each)  # type: ignore[operator]
+                put(each)
 
-        def known() -> set[str]:
-            return {*(state.flavors if kind == "resourceflavor" else state.checks)}
-
-        made: Collection[Json] = OptionalCollection(
+        collection = OptionalCollection(
             client=api.client,
             path=f"{API}/{kind}s",
             kind=kind,
             read=lambda obj: obj,
             replace=replace,
-            put=put,  # type: ignore[arg-type]
-            drop=drop,  # type: ignore[arg-type]
+            put=put,
+            drop=drop,
         )
-        return Follower(made, trouble=f"no {kind}s from the API server")
+        return Follower(collection, trouble=f"no {kind}s from the API server")
 
+    flavors, checks = "resourceflavor", "admissioncheck"
     return Watches(
         state,
         api,
         part=_part,
         workloads=True,
         others={
-            "flavors": collection("resourceflavor", state.put_flavor, state.drop_flavor),
-            "checks": collection("admissioncheck", state.put_check, state.drop_check),
+            "flavors": follower(
+                flavors, lambda: state.flavors, state.put_flavor, state.drop_flavor
+            ),
+            "checks": follower(checks, lambda: state.checks, state.put_check, state.drop_check),
         },
     )
 

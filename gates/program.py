@@ -40,6 +40,7 @@ class GatesProgram:
             identity=f"{settings.identity}_{secrets.token_hex(4)}",
             clock=clock,
             now=lambda: datetime.now(UTC),
+            component="kueue",
         )
         nowhere = LeaderEndpoint(
             api=self._api, namespace=settings.namespace, name="", address="", port=0
@@ -61,17 +62,12 @@ class GatesProgram:
             for name, run in (("leadership", self._lead), ("checker", self._checker.run))
         ]
         self._http: StatusServer | None = None
-        for name, text, value in (
-            ("leader", "1 while this replica answers.", self._leads),
-            ("in_step", "1 while all objects are listed and watched.", self._in_step),
-            ("waiting_workloads", "Workloads that wait for an answer.", self._waiting),
-            (
-                "promised_workloads",
-                "Workloads for which cards are kept.",
-                lambda: self.state.promised,
-            ),
-        ):
-            self.metrics.export(name, text, value)
+        export_gauges(
+            self.metrics,
+            self.state,
+            leads=lambda: not self.leadership.not_binding(),
+            in_step=lambda: self._watches.in_step,
+        )
 
     @property
     def http_port(self) -> int:
@@ -128,11 +124,15 @@ class GatesProgram:
         self.leadership.first_step.wait()
         self._watches.start()
 
-    def _leads(self) -> float:
-        return not self.leadership.not_binding()
 
-    def _in_step(self) -> float:
-        return self._watches.in_step
-
-    def _waiting(self) -> float:
-        return len(self.state.waiting())
+def export_gauges(
+    metrics: Metrics, state: GateState, *, leads: Callable[[], bool], in_step: Callable[[], bool]
+) -> None:
+    """Export the gauges that are computed at each scrape."""
+    for name, text, value in (
+        ("leader", "1 while this replica answers.", leads),
+        ("in_step", "1 while all objects are listed and watched.", in_step),
+        ("waiting_workloads", "Workloads that wait for an answer.", lambda: len(state.waiting())),
+        ("promised_workloads", "Workloads for which cards are kept.", lambda: state.promised),
+    ):
+        metrics.export(name, text, value)

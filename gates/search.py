@@ -15,7 +15,7 @@ from gates.state import NodeTerms
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import Node
-from placement.cluster.nominations import KeptCards, Nomination, kept_amounts
+from placement.cluster.nominations import CardPromise, Nomination, kept_amounts
 from placement.cluster.plan import plan_pod
 from placement.cluster.workloads import Flavor, PodSet, Workload
 from placement.errors import NoPlacement
@@ -50,7 +50,7 @@ class Shortage:
     reason: str
 
 
-Answer = Mapping[str, Sequence[KeptCards]] | Shortage
+Answer = Mapping[str, Sequence[CardPromise]] | Shortage
 
 
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class WorkloadSearch:
     def place(self, workload: Workload, needed: Callable[[PodSet], int], until: int) -> Answer:
         """Place all pods that a workload still needs, so many of each pod set, or none."""
         self._rooms = {each.node.name: each for each in self.rooms}
-        found: dict[str, list[KeptCards]] = {}
+        found: dict[str, list[CardPromise]] = {}
         sets = [(each, each.pod, needed(each)) for each in workload.pod_sets if not each.topology]
         for pod_set, pod, count in sorted(sets, key=lambda each: _size(each[1]), reverse=True):
             if pod is None or not count:
@@ -83,8 +83,10 @@ class WorkloadSearch:
                 return Shortage(self._why(pod_set, pod, len(placed), count))
         return found
 
-    def _place_all(self, pod_set: PodSet, pod: PodInfo, count: int, until: int) -> list[KeptCards]:
-        selection, placed = pod_set.selection(self.flavors), list[KeptCards]()
+    def _place_all(
+        self, pod_set: PodSet, pod: PodInfo, count: int, until: int
+    ) -> list[CardPromise]:
+        selection, placed = pod_set.selection(self.flavors), list[CardPromise]()
         scores = {
             name: self._score(pod, room)
             for name, room in self._rooms.items()
@@ -112,7 +114,7 @@ class WorkloadSearch:
         wish = pod.wishes.node_policy
         return score(pod.pod_class, snapshot, fit, Policy(wish) if wish else self.node_policy)
 
-    def _take(self, pod: PodInfo, name: str, until: int) -> KeptCards | None:
+    def _take(self, pod: PodInfo, name: str, until: int) -> CardPromise | None:
         room = self._rooms[name]
         try:
             plan = plan_pod(pod, room.node, room.free, self.policy, most_tries=_MOST_TRIES)
@@ -129,7 +131,7 @@ class WorkloadSearch:
         for position, amounts in kept_amounts(pod, nomination, room.node).items():
             free[position] = free[position].minus(amounts)
         self._rooms[name] = Room(room.node, tuple(free), room.terms)
-        return KeptCards(pod, nomination)
+        return CardPromise(pod, nomination)
 
     def _why(self, pod_set: PodSet, pod: PodInfo, placed: int, count: int) -> str:
         """Return why the next pod fits nowhere: nodes by reason, as kube-scheduler reports them."""

@@ -12,7 +12,7 @@ from placement.cluster.workloads import CONTROLLER, Flavor, Workload, read_flavo
 from placement.scoring import Policy
 from scheduler.state import State
 
-Json = Mapping[str, Any]
+Json = dict[str, Any]
 _LONGEST_GRACE = 3600.0
 """A pod that ends later, in seconds, counts as one that stays."""
 
@@ -32,7 +32,7 @@ class NodeTerms:
     problem: str = ""
 
 
-def read_terms(obj: Json) -> NodeTerms:
+def read_terms(obj: Mapping[str, Any]) -> NodeTerms:
     """Read a node object."""
     spec = obj.get("spec") or {}
     conditions = (obj.get("status") or {}).get("conditions") or ()
@@ -82,7 +82,7 @@ class GateState(State):
         with self.lock:
             return self._workloads.get(uid)
 
-    def waiting(self) -> list[tuple[Workload, Json]]:
+    def waiting(self) -> list[tuple[Workload, Mapping[str, Any]]]:
         """Return the workloads that wait for our answer, each with the state of its check.
 
         The highest priority is first, then the one whose quota was reserved first.
@@ -99,7 +99,7 @@ class GateState(State):
 
     # --- what the watches show ------------------------------------------------------------
 
-    def put_node(self, obj: Json) -> None:
+    def put_node(self, obj: Mapping[str, Any]) -> None:
         """Add or update a node."""
         with self.lock:
             terms, name = read_terms(obj), obj["metadata"]["name"]
@@ -114,7 +114,7 @@ class GateState(State):
             self._terms.pop(name, None)
             super().drop_node(name)
 
-    def put_pod(self, obj: Json) -> None:
+    def put_pod(self, obj: Mapping[str, Any]) -> None:
         """Add or update a pod."""
         super().put_pod(obj)
         self.changed.set()
@@ -124,7 +124,7 @@ class GateState(State):
         super().drop_pod(uid)
         self.changed.set()
 
-    def put_workload(self, obj: Json) -> None:
+    def put_workload(self, obj: Mapping[str, Any]) -> None:
         """Add or update a workload; one that is not waiting any more keeps what it was promised."""
         with self.lock:
             self._workloads[obj["metadata"]["uid"]] = read_workload(obj, self.names)

@@ -16,7 +16,7 @@ on which cards are kept for one.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placement.cluster.nominations import KeptCards, Nomination
+from placement.cluster.nominations import CardPromise, Nomination
 from placement.errors import NoPlacement
 from placement.pods import PodInfo
 from scheduler.choice import choose_cards
@@ -61,7 +61,7 @@ def filter_nodes(
 
 def _keep_best(
     state: State, decisions: Decisions, pod: PodInfo, fitting: Sequence[str]
-) -> KeptCards | None:
+) -> CardPromise | None:
     """Return cards on the node with the highest score; ``None`` if none fits."""
     scores = dict(zip(fitting, decisions.scores(pod, fitting), strict=True))
     for name in sorted(fitting, key=scores.__getitem__, reverse=True):
@@ -73,5 +73,5 @@ def _keep_best(
             cards = choose_cards(state, pod, allocations, free)
         except NoPlacement:
             continue
-        return KeptCards(pod, Nomination(name, cards, (), int(state.now() + TOLD_SECONDS)))
+        return CardPromise(pod, Nomination(name, cards, (), int(state.now() + TOLD_SECONDS)))
     return None

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from contract.quantity import parse_quantity
-from placement.cluster.nominations import CONDITION, KeptCards, Nomination, read_nomination
+from placement.cluster.nominations import CONDITION, CardPromise, Nomination, read_nomination
 from placement.pods import PodId, PodInfo
 
 _MIRROR = "kubernetes.io/config.mirror"
@@ -184,7 +184,7 @@ class _Promise:
         group: the group of the pod; empty for a pod set.
     """
 
-    cards: Sequence[KeptCards]
+    cards: Sequence[CardPromise]
     until: float
     group: str = ""
 
@@ -329,7 +329,7 @@ class Nominations:
             self._promise_of[pod.id.uid] = f"{pod.id.namespace}/{pod.promise}"
 
     def promise(
-        self, key: str, cards: Sequence[KeptCards], until: float, *, group: str = ""
+        self, key: str, cards: Sequence[CardPromise], until: float, *, group: str = ""
     ) -> None:
         """Keep cards: *key* is the UID of a pod, or the namespace and promise of a pod set."""
         self.end_promise(key)
@@ -338,9 +338,9 @@ class Nominations:
             self._promised_on.setdefault(each.nomination.node, set()).add(key)
             self._use(key, each.nomination.node, each.nomination.cards)
 
-    def promised(self, uid: str) -> Mapping[str, KeptCards]:
+    def promised(self, uid: str) -> Mapping[str, CardPromise]:
         """Return the cards that are kept for a pod, by node; of a pod set, those of one pod."""
-        found: dict[str, KeptCards] = {}
+        found: dict[str, CardPromise] = {}
         for key in (self._promise_of.get(uid, ""), uid):
             promise = self._promises.get(key)
             for node in {each.nomination.node for each in promise.cards} if promise else ():
@@ -359,7 +359,7 @@ class Nominations:
         """Return the UIDs of the pods of a pod set that are bound, or were told of a node."""
         return self._used.get(key, {}).keys()
 
-    def tell(self, uid: str, cards: KeptCards, now: float, group: str) -> None:
+    def tell(self, uid: str, cards: CardPromise, now: float, group: str) -> None:
         """Keep cards for a pod that is told of one node; its group may be empty."""
         refused = self._refused.get(group, -REFUSED_SECONDS)
         seconds = REFUSED_SECONDS if now - refused < REFUSED_SECONDS else TOLD_SECONDS
@@ -418,7 +418,7 @@ class Nominations:
         elif not used:
             del self._used[pod_set]
 
-    def _left(self, key: str, node: str, without: str) -> Sequence[KeptCards]:
+    def _left(self, key: str, node: str, without: str) -> Sequence[CardPromise]:
         """Return what is kept on a node by one promise, as if pod *without* had no cards yet."""
         kept = [each for each in self._promises[key].cards if each.nomination.node == node]
         used, others = self._used.get(key, {}), 0

@@ -18,7 +18,7 @@ from contract.names import Names
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.node_allocations import ClusterAllocations, NodeAllocations
 from placement.cluster.nodes import parse_node
-from placement.cluster.nominations import KeptCards, kept_amounts
+from placement.cluster.nominations import CardPromise, kept_amounts
 from placement.cluster.workloads import Workload, read_workload
 from placement.held import HeldAmounts
 from placement.pods import PodInfo, read_gpu_pod
@@ -265,7 +265,7 @@ class State:
             return {uid for _, uid in self._promised.values()}
 
     def set_promises(
-        self, workload: Workload, promises: Mapping[str, Sequence[KeptCards]], until: float
+        self, workload: Workload, promises: Mapping[str, Sequence[CardPromise]], until: float
     ) -> None:
         """Replace the promises to a workload, each by the name of a pod set.
 

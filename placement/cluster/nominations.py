@@ -64,7 +64,7 @@ class Nomination:
         }
 
 
-class KeptCards(NamedTuple):
+class CardPromise(NamedTuple):
     """Cards of one node that are kept for a pod.
 
     Attributes:

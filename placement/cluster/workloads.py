@@ -14,7 +14,7 @@ from typing import Any
 
 from contract.names import Names
 from contract.pod_annotations import write_choice
-from placement.cluster.nominations import KeptCards, Nomination, timestamp
+from placement.cluster.nominations import CardPromise, Nomination, timestamp
 from placement.cluster.selectors import NodeSelection, read_selection
 from placement.pods import PodInfo, read_gpu_pod
 
@@ -113,7 +113,7 @@ class Workload:
         """Return the annotation ``gpu-promise`` of the pods of a pod set."""
         return f"{self.chain}/{pod_set}"
 
-    def promises(self) -> tuple[float, Mapping[str, Sequence[KeptCards]]]:
+    def promises(self) -> tuple[float, Mapping[str, Sequence[CardPromise]]]:
         """Return until when cards are kept, Unix seconds, and which for each pod set.
 
         None without quota, and of what cannot be read.
@@ -128,7 +128,7 @@ class Workload:
 
 def _decode(
     text: str, workload: Workload
-) -> tuple[float, Mapping[str, Sequence[KeptCards]]] | None:
+) -> tuple[float, Mapping[str, Sequence[CardPromise]]] | None:
     if not text.startswith("{"):
         return None
     try:
@@ -140,7 +140,7 @@ def _decode(
                 continue
             names = [each.name for each in pod_set.pod.demand.containers]
             promises[pod_set.name] = [
-                KeptCards(pod_set.pod, Nomination(str(node), _cards(names, pod), (), int(until)))
+                CardPromise(pod_set.pod, Nomination(str(node), _cards(names, pod), (), int(until)))
                 for node, pods in found["cards"].get(pod_set.name, {}).items()
                 for pod in pods
             ][: pod_set.count]
@@ -155,7 +155,7 @@ def _cards(names: Sequence[str], text: str) -> Mapping[str, tuple[int, ...]]:
     return dict(zip(names, parts, strict=True))
 
 
-def write_promises(promises: Mapping[str, Sequence[KeptCards]], until: float) -> str:
+def write_promises(promises: Mapping[str, Sequence[CardPromise]], until: float) -> str:
     """Return the message of a check that keeps cards, at most 32 KiB for hundreds of pods."""
     cards: dict[str, dict[str, list[str]]] = {}
     for pod_set, kept in promises.items():

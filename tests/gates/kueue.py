@@ -21,6 +21,43 @@ def template(*limits: tuple[int, int], **more: Any) -> Json:
     return {"metadata": {"annotations": pod["metadata"]["annotations"]}, "spec": pod["spec"]}
 
 
+CHECK: Json = {"metadata": {"name": "cards"}, "spec": {"controllerName": CONTROLLER}}
+
+
+def make_workload(
+    name: str,
+    *limits: tuple[int, int],
+    count: int = 1,
+    priority: int = 0,
+    admitted: int | None = None,
+    flavors: tuple[str, ...] = (),
+    at: float = START,
+    **more: Any,
+) -> Json:
+    """A Workload for which quota is reserved."""
+    assignment: Json = {"name": "main", "count": count if admitted is None else admitted}
+    assignment["flavors"] = {f"r{number}": each for number, each in enumerate(flavors)}
+    since = {"status": "True", "lastTransitionTime": timestamp(at)}
+    waits = {"state": "Pending", "message": "", "lastTransitionTime": timestamp(at)}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"w-{name}",
+            "resourceVersion": "1",
+        },
+        "spec": {
+            "priority": priority,
+            "podSets": [{"name": "main", "count": count, "template": template(*limits, **more)}],
+        },
+        "status": {
+            "admission": {"clusterQueue": "q", "podSetAssignments": [assignment]},
+            "conditions": [{"type": "QuotaReserved", **since}],
+            "admissionChecks": [{"name": "cards", **waits}],
+        },
+    }
+
+
 class KueueApi(GateApi):
     """The API server's Workloads.
 
@@ -55,10 +92,8 @@ class Kueue(Cluster):
         self.kueue = KueueApi()
         self.results: list[str] = []
         self.leads = True
-        self.kueue.checks["cards"] = {
-            "metadata": {"name": "cards", "resourceVersion": "1"},
-            "spec": {"controllerName": CONTROLLER},
-        }
+        self.kueue.checks["cards"] = deepcopy(CHECK)
+        self.kueue.checks["cards"]["metadata"]["resourceVersion"] = "1"
         self.start()
 
     def start(self) -> None:
@@ -100,40 +135,16 @@ class Kueue(Cluster):
         **more: Any,
     ) -> Json:
         """Create a workload, or try it again, for which quota is reserved."""
-        assignment: Json = {"name": "main", "count": count if admitted is None else admitted}
-        assignment["flavors"] = {f"r{at}": each for at, each in enumerate(flavors)}
-        self.kueue.workloads[name] = {
-            "metadata": {
-                "name": name,
-                "namespace": "default",
-                "uid": f"w-{name}",
-                "resourceVersion": "1",
-            },
-            "spec": {
-                "priority": priority,
-                "podSets": [
-                    {"name": "main", "count": count, "template": template(*limits, **more)}
-                ],
-            },
-            "status": {
-                "admission": {"clusterQueue": "q", "podSetAssignments": [assignment]},
-                "conditions": [
-                    {
-                        "type": "QuotaReserved",
-                        "status": "True",
-                        "lastTransitionTime": timestamp(self.now),
-                    }
-                ],
-                "admissionChecks": [
-                    {
-                        "name": "cards",
-                        "state": "Pending",
-                        "message": "",
-                        "lastTransitionTime": timestamp(self.now),
-                    }
-                ],
-            },
-        }
+        self.kueue.workloads[name] = make_workload(
+            name,
+            *limits,
+            count=count,
+            priority=priority,
+            admitted=admitted,
+            flavors=flavors,
+            at=self.now,
+            **more,
+        )
         self.watch()
         return self.kueue.workloads[name]
 

@@ -93,12 +93,9 @@ def test_kueue_beside_a_scheduler_that_does_not_preempt_is_a_warning() -> None:
     assert helm[0].run.endswith(f" --reuse-values --set preemption=true  # {QUEUES}")
 
 
-GATES = ManagedObject("Deployment", "gpu-turnstile-gates", "kueue")
-
-
 def test_kueue_with_a_check_that_nobody_answers_or_no_queue_names() -> None:
     unanswered, unnamed = CardChecks(["cards"], []), CardChecks(["cards"], ["team-a"])
-    others = [each for each in OWNED if each != GATES]
+    others = [each for each in OWNED if each.component != "kueue"]
     without: Changes = {"queues": {}, "managed": others}
     (found,) = problems(**without, card_checks=unanswered)
     assert found == (

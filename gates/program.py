@@ -40,7 +40,7 @@ class GatesProgram:
             identity=f"{settings.identity}_{secrets.token_hex(4)}",
             clock=clock,
             now=lambda: datetime.now(UTC),
-            component="kueue",
+            component="scheduler-queues",
         )
         nowhere = LeaderEndpoint(
             api=self._api, namespace=settings.namespace, name="", address="", port=0

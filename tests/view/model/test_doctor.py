@@ -95,12 +95,12 @@ def test_kueue_beside_a_scheduler_that_does_not_preempt_is_a_warning() -> None:
 
 def test_kueue_with_a_check_that_nobody_answers_or_no_queue_names() -> None:
     unanswered, unnamed = CardChecks(["cards"], []), CardChecks(["cards"], ["team-a"])
-    others = [each for each in OWNED if each.component != "kueue"]
+    others = [each for each in OWNED if each.component != "scheduler-queues"]
     without: Changes = {"queues": {}, "managed": others}
     (found,) = problems(**without, card_checks=unanswered)
     assert found == (
-        "kueue error: AdmissionCheck cards has no controller (component kueue), so Kueue admits "
-        "nothing in its queues"
+        "kueue error: AdmissionCheck cards has no controller (component scheduler-queues), so "
+        "Kueue admits nothing in its queues"
     )
     installed: Changes = {"queues": {}, "managed": OWNED}
     assert problems(**installed, card_checks=unanswered) == []
@@ -303,7 +303,7 @@ def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> N
 
 
 def test_the_workloads_of_components_are_those_that_are_installed() -> None:
-    own = build_components("scheduler-own", "kueue")
+    own = build_components("scheduler-own", "scheduler-queues")
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for each in (*build_components("scheduler-extender", "view", "dra"), *own):
         if each["kind"] in ("DaemonSet", "Deployment"):

@@ -58,10 +58,10 @@ WORKLOADS = {
     "agent": ("DaemonSet", AGENT),
     "certs": ("Deployment", "gpu-turnstile-certs"),
     "dra": ("Deployment", CLAIMS),
-    "kueue": ("Deployment", "gpu-turnstile-gates"),
     "proxy": ("DaemonSet", PROXY),
     "scheduler-extender": ("Deployment", EXTENDER),
     "scheduler-own": ("Deployment", KUBE_SCHEDULER),
+    "scheduler-queues": ("Deployment", "gpu-turnstile-gates"),
     "view": ("Deployment", "gpu-turnstile-view"),
     "webhook": ("Deployment", WEBHOOK),
 }
@@ -321,12 +321,13 @@ def check_queues(facts: Facts) -> Iterator[Finding]:
 
 def _check_admission(facts: Facts) -> Iterator[Finding]:
     checks, owned = require(facts.card_checks), require(facts.managed)
-    installed = any((each.kind, each.name) == WORKLOADS["kueue"] for each in owned)
+    installed = any((each.kind, each.name) == WORKLOADS["scheduler-queues"] for each in owned)
     if checks is None:
         return
     if checks.names and not installed:
-        text = f"AdmissionCheck {name_some(checks.names)} has no controller (component kueue), so "
-        yield error(f"{text}Kueue admits nothing in its queues", _CHECK)
+        text = f"AdmissionCheck {name_some(checks.names)} has no controller (component "
+        text += "scheduler-queues), so Kueue admits nothing in its queues"
+        yield error(text, _CHECK)
     elif installed and checks.unchecked:
         text = f"no check gpu-turnstile.io/cards in ClusterQueues {name_some(checks.unchecked)}: "
         yield warning(f"{text}they admit pods by quota that may find no card", _CHECK)

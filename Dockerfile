@@ -1,5 +1,5 @@
 # One image for all programs; which one runs is the container's first argument:
-# agent, proxy, webhook, scheduler, view, certs or claims.
+# agent, proxy, webhook, scheduler, view, certs, claims or gates.
 #
 #   docker build --tag gpu-turnstile .
 #   docker build --build-arg PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:... --tag gpu-turnstile .
@@ -24,6 +24,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY agent/ agent/
 COPY certs/ certs/
 COPY claims/ claims/
+COPY gates/ gates/
 COPY common/ common/
 COPY contract/ contract/
 COPY placement/ placement/

@@ -75,6 +75,8 @@ class Names:
     """Pod annotation: the allocations, JSON (see :mod:`contract.allocation`)."""
     predicate_gpu_idx_prefix = _under_domain("predicate-gpu-idx-")
     """Prefix of the pod annotations with the card indices of each container."""
+    gpu_promise = _under_domain("gpu-promise")
+    """Pod annotation, by the admission check: the workload and pod set that cards are kept for."""
 
     use_gpu_type = _under_domain("use-gpu-type")
     """Pod annotation, by its author: parts of product names, one of which a card must have."""

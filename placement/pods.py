@@ -103,6 +103,7 @@ class PodInfo:
         sidecars: names of all its restartable init containers.
         faults: what did not parse (stamps, allocations, wishes), for the log; never read as 0.
         errors: what is wrong with its limits and wishes.
+        promise: workload and pod set for which an admission check may keep cards; empty if none.
     """
 
     id: PodId
@@ -119,6 +120,7 @@ class PodInfo:
     sidecars: frozenset[str] = frozenset()
     faults: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    promise: str = ""
 
     def __str__(self) -> str:
         """Return ``namespace/name``, as ``kubectl`` users write it."""
@@ -217,6 +219,7 @@ def _read(
         sidecars=all_sidecars,
         faults=tuple(faults),
         errors=tuple(map(str, (*errors, *wish_errors))),
+        promise=annotations.get(names.gpu_promise, ""),
     )
 
 

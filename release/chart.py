@@ -30,6 +30,7 @@ NAME = "gpu-turnstile"
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dialects-all": ("dialects",),
+    "scheduler-queues": ("scheduler-own",),
     "scheduler-preemption": ("scheduler-own",),
     "scheduler-extender-preemption": ("scheduler-extender",),
     "view-use": ("view",),
@@ -46,6 +47,7 @@ CHOSEN: Final[Mapping[str, str]] = {
     "dialects-all": 'and .Values.dialects.accept (eq .Values.dialects.namespaces "all")',
     "scheduler-extender": 'eq .Values.scheduling "extender"',
     "scheduler-own": 'eq .Values.scheduling "own"',
+    "scheduler-queues": 'and .Values.kueue (eq .Values.scheduling "own")',
     "scheduler-preemption": 'and .Values.preemption (eq .Values.scheduling "own")',
     "scheduler-extender-preemption": 'and .Values.preemption (eq .Values.scheduling "extender")',
     "view-use": "and .Values.components.view .Values.components.use",

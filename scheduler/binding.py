@@ -6,7 +6,7 @@ If it is unknown whether the Binding succeeded, the pod still counts: it may hol
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from common.apiserver.client import Json
@@ -14,9 +14,9 @@ from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.errors import Unavailable
 from contract.pod_annotations import write_choice
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.pods import PodInfo, read_pod
+from scheduler.choice import choose_cards
 from scheduler.cluster import SchedulerApi
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
@@ -26,8 +26,6 @@ from scheduler.state import State, read_undecided
 _LONGEST_WAIT_SECONDS = 1.0
 _LOOKUPS = 3
 _LOOKUP_PAUSE_SECONDS = 0.2
-# Enough for a pod with many containers: filter has found that it fits.
-_MOST_TRIES = 20_000
 
 
 @dataclass(eq=False)
@@ -149,7 +147,7 @@ class Binder:
         obj = await self.api.get_pod(args.namespace, args.name)
         return obj if obj is not None and obj["metadata"].get("uid") == args.uid else None
 
-    def _assume(self, pod: PodInfo, node: str) -> dict[str, tuple[int, ...]]:
+    def _assume(self, pod: PodInfo, node: str) -> Mapping[str, tuple[int, ...]]:
         """Choose cards, count the pod on the node, and return its card indices by container."""
         with self.state.lock:
             allocations = self.state.allocations(node)
@@ -160,17 +158,9 @@ class Binder:
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
             try:
-                free, policy = snapshot.free, self.state.policy
-                plan = plan_pod(pod, allocations.node, free, policy, most_tries=_MOST_TRIES)
+                chosen = choose_cards(self.state, pod, allocations, snapshot.free)
             except NoPlacement as error:
                 raise self._error("refused", f"node {node}: {error}") from error
-            if plan is None:
-                raise self._error("refused", f"node {node}: the search for cards was given up")
-            cards = allocations.node.cards
-            chosen = {
-                name: tuple(sorted(cards[position].index for position in each.cards))
-                for name, each in plan.items()
-            }
             self.state.assume(replace(pod, node=allocations.node.name, chosen=chosen, annotated={}))
         return chosen
 

@@ -31,7 +31,6 @@ EVICT_SECONDS = BIND_SECONDS
 
 T = TypeVar("T")
 
-_USER_AGENT = "gpu-turnstile-scheduler"
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _LEASES, _SLICES = "/apis/coordination.k8s.io/v1", "/apis/discovery.k8s.io/v1"
 _WRITE_SECONDS = 4.0
@@ -47,7 +46,10 @@ class SchedulerApi:
     Attributes:
         client: sends all requests but those about the collection of pods.
         pod_client: lists and watches pods: its watch can be ended alone.
+        user_agent: the program, in the audit logs of the API server.
     """
+
+    user_agent = "gpu-turnstile-scheduler"
 
     def __init__(
         self,
@@ -65,8 +67,8 @@ class SchedulerApi:
             SettingsError: the credentials cannot be used.
         """
         try:
-            self.client = Client(kubeconfig, user_agent=_USER_AGENT)
-            self.pod_client = Client(kubeconfig, user_agent=_USER_AGENT)
+            self.client = Client(kubeconfig, user_agent=self.user_agent)
+            self.pod_client = Client(kubeconfig, user_agent=self.user_agent)
         except CredentialsError as error:
             raise SettingsError(f"--{error}") from error
         self._threads = ThreadPoolExecutor(bindings, "api")

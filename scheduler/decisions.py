@@ -20,7 +20,9 @@ from scheduler.state import State
 _MOST_CLASSES = 64
 UNKNOWN = Unschedulable("the node is not known yet", unresolvable=False)
 ELSEWHERE = Unschedulable("other pods are evicted for it on another node", unresolvable=False)
-
+PROMISED_ELSEWHERE = Unschedulable(
+    "an admission check keeps cards of another node for it", unresolvable=False
+)
 
 NodeDecision: TypeAlias = int | Unschedulable
 """The decision about one node: its score, 0 to 10, or why the pod does not fit."""
@@ -123,6 +125,12 @@ class Decisions:
                 if own is not None:
                     return [
                         self._decide_apart(pod, name) if name == own.node else ELSEWHERE
+                        for name in nodes
+                    ]
+                promised = nominations.promised_nodes(pod.id.uid)
+                if promised:
+                    return [
+                        self._decide_apart(pod, name) if name in promised else PROMISED_ELSEWHERE
                         for name in nodes
                     ]
                 apart = apart | nominations.nodes

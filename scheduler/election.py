@@ -45,12 +45,6 @@ LAST_REQUESTS = 1.0
 kube-scheduler releases it just before it exits.
 """
 
-_LABELS = {
-    "app.kubernetes.io/component": "scheduler-extender",
-    "app.kubernetes.io/part-of": "gpu-turnstile",
-}
-"""The lease is deleted with the component by these labels."""
-
 
 @dataclass(eq=False)
 class Election:
@@ -60,6 +54,7 @@ class Election:
         identity: unique name of this replica.
         clock: returns monotonic seconds.
         now: returns the wall-clock time, for humans who read the lease.
+        component: the component with which the lease is deleted, by its label.
         holder: holder of the lease when it was last read.
     """
 
@@ -70,6 +65,7 @@ class Election:
     identity: str
     clock: Callable[[], float]
     now: Callable[[], datetime]
+    component: str = "scheduler-extender"
     holder: str = field(default="", init=False)
     _renewed: float | None = field(default=None, init=False)
     _observed: tuple[object, float] = field(init=False)
@@ -135,7 +131,10 @@ class Election:
                         "metadata": {
                             "name": self.name,
                             "namespace": self.namespace,
-                            "labels": _LABELS,
+                            "labels": {
+                                "app.kubernetes.io/component": self.component,
+                                "app.kubernetes.io/part-of": "gpu-turnstile",
+                            },
                         },
                         "spec": spec,
                     },

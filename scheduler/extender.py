@@ -43,7 +43,7 @@ class Extender:
         self.state = State(settings.names, settings.policy, preempts=settings.preempt)
         self.metrics = metrics
         self._cluster = SchedulerApi(settings.kubeconfig, bindings=settings.threads)
-        self.watches = Watches(self.state, self._cluster)
+        self.watches = Watches(self.state, self._cluster, workloads=settings.workloads)
         election: LeaderElection | None = None
         beside = None
         if settings.kube_scheduler_lease:
@@ -167,5 +167,6 @@ def export_gauges(
         ("assumed_pods", assumed, lambda: state.assumed),
         ("preempts", "1 if it evicts pods for others (--preempt).", lambda: state.preempts),
         ("nominated_pods", "Pods for which others are evicted.", lambda: state.nominated),
+        ("promised_workloads", "Workloads for which cards are kept.", lambda: state.promised),
     ):
         metrics.export(name, text, value)

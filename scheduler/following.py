@@ -1,19 +1,54 @@
-"""The two watches that update the state: nodes, and pods that have not ended."""
+"""The watches that update the state: nodes, pods that have not ended, and Kueue's workloads."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 
 from common.apiserver.client import Json
+from common.apiserver.errors import Rejected
 from common.apiserver.follower import Collection, Follower, Followers, skipping_unreadable
 from common.backoff import Jitter, by_chance
+from placement.cluster.workloads import API
 from scheduler.cluster import SchedulerApi
 from scheduler.state import State
 
 
-class Watches(Followers):
-    """Both watches, each in its own thread."""
+class OptionalCollection(Collection[Json]):
+    """A collection of an API that may not be served: then it is empty."""
 
-    def __init__(self, state: State, api: SchedulerApi, *, jitter: Jitter = by_chance) -> None:
-        """Prepare; no request is sent before :meth:`start`."""
+    def list(self) -> str:
+        """Read all objects; see :meth:`common.apiserver.follower.Collection.list`."""
+        try:
+            return super().list()
+        except Rejected as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            self.replace(())
+            return ""
+
+
+class Watches(Followers):
+    """All watches, each in its own thread."""
+
+    def __init__(  # noqa: PLR0913 -- what is followed, by keyword
+        self,
+        state: State,
+        api: SchedulerApi,
+        *,
+        part: Callable[[Json], Json] | None = None,
+        workloads: bool = False,
+        others: Mapping[str, Follower] | None = None,
+        jitter: Jitter = by_chance,
+    ) -> None:
+        """Prepare; no request is sent before :meth:`start`.
+
+        Args:
+            state: what is updated.
+            api: the client.
+            part: returns the fields of a node that are read; ``None`` for those of its cards.
+            workloads: whether Kueue's workloads are followed.
+            others: followers of other collections.
+            jitter: spreads the pauses after errors.
+        """
         self._state = state
         self._api = api
         pods = Collection(
@@ -30,35 +65,61 @@ class Watches(Followers):
             client=api.client,
             path="/api/v1/nodes",
             kind="node",
-            read=_part,
+            read=part or node_part,
             replace=lambda listed: state.replace_nodes([*listed]),
             put=state.put_node,
             drop=lambda node: state.drop_node(node["metadata"]["name"]),
         )
         self._pods = Follower(pods, trouble="no pods from the API server", jitter=jitter)
-        super().__init__(
-            pods=self._pods,
-            nodes=Follower(nodes, trouble="no nodes from the API server", jitter=jitter),
-        )
+        self._relisted = [self._pods]
+        followers = {
+            "pods": self._pods,
+            "nodes": Follower(nodes, trouble="no nodes from the API server", jitter=jitter),
+            **(others or {}),
+        }
+        if workloads:
+            collection = OptionalCollection(
+                client=api.pod_client,
+                path=f"{API}/workloads",
+                kind="workload",
+                read=lambda workload: workload,
+                replace=self._replace_workloads,
+                put=state.put_workload,
+                drop=lambda workload: state.drop_workload(_uid(workload)),
+            )
+            trouble = "no workloads from the API server"
+            followers["workloads"] = Follower(collection, trouble=trouble, jitter=jitter)
+            self._relisted.append(followers["workloads"])
+        super().__init__(**followers)
 
     def list_pods_again(self) -> int:
-        """Request a list of pods that starts after this call; return its number.
+        """Request a list of pods, and of workloads, that starts after this call.
 
-        See :meth:`has_listed`.
+        Returns:
+            Its number, for :meth:`has_listed`.
         """
-        number = self._pods.list_again()
+        (number, *_) = [each.list_again() for each in self._relisted]
         self._api.pod_client.end_watches()
         return number
 
     def has_listed(self, number: int) -> bool:
-        """Return whether the list of pods with this number is done, and nodes are in step too.
+        """Return whether the lists with this number are done, and nodes are in step too.
 
-        If it is not done, the current watch is ended: it may have opened since the request.
+        If they are not done, the current watches are ended: they may have opened since the request.
         """
-        if not self._pods.has_listed(number):
+        if not all(each.has_listed(number) for each in self._relisted):
             self._api.pod_client.end_watches()
             return False
         return self.in_step
+
+    def _replace_workloads(self, listed: Iterable[Json]) -> None:
+        missing = {*self._state.known_workloads()}
+        for workload in listed:
+            missing.discard(_uid(workload))
+            with skipping_unreadable("workload", workload):
+                self._state.put_workload(workload)
+        for uid in missing:
+            self._state.drop_workload(uid)
 
     def _replace_pods(self, listed: Iterable[Json]) -> None:
         """Take pods page by page: 100,000 of them are half a gigabyte."""
@@ -75,7 +136,7 @@ def _uid(obj: Json) -> str:
     return str(obj["metadata"].get("uid", ""))
 
 
-def _part(node: Json) -> Json:
+def node_part(node: Json) -> Json:
     """Return only the fields of a node that are read; images and conditions are most of it."""
     status = node.get("status") or {}
     metadata = node["metadata"]

@@ -17,7 +17,9 @@ from contract.names import Names
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BindError
+from scheduler.groups import filter_nodes
 from scheduler.metrics import BIND, FILTER, PREEMPT, Metrics
+from scheduler.nominations import group_of
 from scheduler.preemptors import Preemptors
 from scheduler.protocol import (
     decode_args,
@@ -118,9 +120,9 @@ class ExtenderHandler:
         pod = read_undecided(args.pod, self.names)
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
-        found = self.decisions.filter(pod, args.names, args.nodes)
+        found = filter_nodes(self.binder.state, self.decisions, pod, args)
         if self.refused is not None and pod is not None:
-            self.refused.consider(pod, found)
+            self.refused.consider(pod, found, group_of(args.pod))
         if self.preemptors is not None and pod is not None:
             why = self.not_binding()
             if self.preemptors.consider(args.pod, pod, found) and why:

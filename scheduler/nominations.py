@@ -1,6 +1,6 @@
-"""All pods for which others are evicted, and what decides who is evicted for whom. Pure."""
+"""All cards that are kept for pods, and what decides who is evicted for whom. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,13 +8,14 @@ from fractions import Fraction
 from typing import Any
 
 from contract.quantity import parse_quantity
-from placement.cluster.nominations import CONDITION, Nomination, read_nomination
-from placement.pods import PodId
+from placement.cluster.nominations import CONDITION, CardPromise, Nomination, read_nomination
+from placement.pods import PodId, PodInfo
 
 _MIRROR = "kubernetes.io/config.mirror"
 _GRACE_SECONDS = 30
 _LONGEST_GRACE_SECONDS = 3600.0
-_LEAVES_WITHIN_SECONDS = 60.0
+LEAVES_WITHIN_SECONDS = 60.0
+"""A pod that ends within this time counts as one that leaves."""
 _OVERDUE_SECONDS = 30.0
 _GANG_LABELS = (
     "pod-group.scheduling.sigs.k8s.io",
@@ -22,8 +23,20 @@ _GANG_LABELS = (
     "kueue.x-k8s.io/pod-group-name",
 )
 _GANG_ANNOTATION = "scheduling.k8s.io/group-name"  # Volcano
+TOLD_SECONDS = 5.0
+"""How long the cards of a pod of a group are kept after the last request about the group.
+
+kube-scheduler sends the Bindings of a group once it has found a node for its last pod.
+"""
+REFUSED_SECONDS = 2.0
+"""The same if a pod of the group fits nowhere: the group waits, unless fewer pods are enough.
+
+Filter waits up to 1 s for Bindings, so a request about the next pod may be that late.
+"""
 
 Json = Mapping[str, Any]
+ChosenCards = Mapping[str, tuple[int, ...]]
+"""Indices of cards by container."""
 Requests = Mapping[str, Fraction | int]
 """Amounts by the name of the resource."""
 
@@ -72,11 +85,11 @@ class PodStanding:
         """Return whether it should have ended some time ago: its kubelet may be unavailable."""
         return self.ends_at is not None and now - self.ends_at > _OVERDUE_SECONDS
 
-    def leaves_soon(self, now: float) -> bool:
+    def leaves_soon(self, now: float, within: float = LEAVES_WITHIN_SECONDS) -> bool:
         """Return whether it is about to end, so that what it holds is as good as free."""
         if self.ends_at is None:
             return False
-        return -_OVERDUE_SECONDS <= self.ends_at - now <= _LEAVES_WITHIN_SECONDS
+        return -_OVERDUE_SECONDS <= self.ends_at - now <= within
 
 
 def read_standing(obj: Json) -> PodStanding:
@@ -129,6 +142,15 @@ def _of_container(container: Json) -> Requests:
     return {name: parse_quantity(amount) or 0 for name, amount in requests.items()}
 
 
+def group_of(obj: Json) -> str:
+    """Return the PodGroup of ``scheduling.k8s.io`` of a pod object, ``""`` if it has none.
+
+    kube-scheduler (1.36, ``GenericWorkload``) asks about all pods of a group before it binds one.
+    """
+    name = ((obj.get("spec") or {}).get("schedulingGroup") or {}).get("podGroupName")
+    return f"{obj['metadata'].get('namespace', '')}/{name}" if name else ""
+
+
 def _group(metadata: Json, spec: Json, labels: Json, annotations: Json) -> str:
     native = spec.get("schedulingGroup") or {}
     gangs = (
@@ -152,10 +174,38 @@ ASK_AGAIN: Json = {
 """Is written and removed: kube-scheduler tries a pod again if its status changes."""
 
 
-class Nominations:
-    """The standing of every pod, and all nominations. Used under the lock of the state."""
+@dataclass(slots=True)
+class _Promise:
+    """The cards that are kept for a pod that was told of its node, or for the pods of a pod set.
 
-    def __init__(self) -> None:
+    Attributes:
+        cards: the cards of each pod.
+        until: when it ends, Unix seconds.
+        group: the group of the pod; empty for a pod set.
+    """
+
+    cards: Sequence[CardPromise]
+    until: float
+    group: str = ""
+
+
+class Nominations:
+    """The standing of every pod, and all cards that are kept. Used under the lock of the state.
+
+    Nominations have victims, and count for pods of the same or lower priority. Promises count for
+    all: kube-scheduler goes on as if these pods ran. A promise is for one pod, by its UID, or for
+    all pods of a pod set, by :attr:`placement.pods.PodInfo.promise`.
+    """
+
+    def __init__(self, leaves_within: float = LEAVES_WITHIN_SECONDS) -> None:
+        """Start empty; a pod that ends in so many seconds counts as one that leaves."""
+        self._leaves_within = leaves_within
+        self._promises: dict[str, _Promise] = {}
+        self._promised_on: dict[str, set[str]] = {}
+        self._promise_of: dict[str, str] = {}
+        # Pod set -> node and cards of its pods that are bound, or were told of them, by UID.
+        self._used: dict[str, dict[str, tuple[str, ChosenCards]]] = {}
+        self._refused: dict[str, float] = {}
         self._standings: dict[str, PodStanding] = {}
         self._by_pod: dict[str, Nomination] = {}
         self._by_node: dict[str, dict[str, Nomination]] = {}
@@ -171,7 +221,7 @@ class Nominations:
     @property
     def nodes(self) -> AbstractSet[str]:
         """The nodes with cards that are kept for pods."""
-        return self._by_node.keys()
+        return self._by_node.keys() | self._promised_on.keys()
 
     def standing(self, uid: str) -> PodStanding | None:
         """Return a pod's standing; ``None`` if no watch has shown the pod."""
@@ -186,19 +236,32 @@ class Nominations:
         """Return the nomination of a pod."""
         return self._by_pod.get(uid)
 
-    def above(self, uid: str, node: str) -> Mapping[str, Nomination]:
-        """Return the nominations of other pods on a node that a pod may not take, by UID."""
+    def above(self, uid: str, node: str) -> Sequence[tuple[str, Nomination, PodInfo | None]]:
+        """Return what is kept on a node that a pod may not take.
+
+        Each with the UID of its pod, or what names its pod set; and the pod, if it is not one that
+        a watch has shown.
+        """
         priority = self.priority(uid)
-        return {
-            other: nomination
+        kept: list[tuple[str, Nomination, PodInfo | None]] = [
+            (other, nomination, None)
             for other, nomination in self._by_node.get(node, {}).items()
             if other != uid and self.priority(other) >= priority
-        }
+        ]
+        for key in self._promised_on.get(node, ()):
+            own = key in (uid, self._promise_of.get(uid))  # of which one is for the pod itself
+            left = self._left(key, node, uid)[own:]
+            kept += [(key, each.nomination, each.pod) for each in left]
+        return kept
 
     def leaving(self, uids: Iterable[str], now: float) -> set[str]:
         """Return those of these pods that are about to end."""
         found = ((uid, self._standings.get(uid)) for uid in uids)
-        return {uid for uid, each in found if each is not None and each.leaves_soon(now)}
+        return {
+            uid
+            for uid, each in found
+            if each is not None and each.leaves_soon(now, self._leaves_within)
+        }
 
     def put_pod(self, obj: Json, pod_id: PodId, *, bound: bool) -> None:
         """Read a pod as the watch shows it; bound pods need no nomination any more."""
@@ -223,6 +286,9 @@ class Nominations:
     def drop_pod(self, uid: str) -> None:
         """Forget a pod that has ended or is gone."""
         self.remove(uid)
+        self.end_promise(uid)
+        self._use(uid)
+        self._promise_of.pop(uid, None)
         self._standings.pop(uid, None)
         self._withdrawn.pop(uid, None)
         self._bound.pop(uid, None)
@@ -254,6 +320,115 @@ class Nominations:
             del on_node[uid]
             if not on_node:
                 del self._by_node[nomination.node]
+
+    # --- promises -------------------------------------------------------------------------
+
+    def identify(self, pod: PodInfo) -> None:
+        """Remember of which pod set a pod is, if an admission check may keep cards for it."""
+        if pod.promise:
+            self._promise_of[pod.id.uid] = f"{pod.id.namespace}/{pod.promise}"
+
+    def promise(
+        self, key: str, cards: Sequence[CardPromise], until: float, *, group: str = ""
+    ) -> None:
+        """Keep cards: *key* is the UID of a pod, or the namespace and promise of a pod set."""
+        self.end_promise(key)
+        self._promises[key] = _Promise(cards, until, group)
+        for each in cards:
+            self._promised_on.setdefault(each.nomination.node, set()).add(key)
+            self._use(key, each.nomination.node, each.nomination.cards)
+
+    def promised(self, uid: str) -> Mapping[str, CardPromise]:
+        """Return the cards that are kept for a pod, by node; of a pod set, those of one pod."""
+        found: dict[str, CardPromise] = {}
+        for key in (self._promise_of.get(uid, ""), uid):
+            promise = self._promises.get(key)
+            for node in {each.nomination.node for each in promise.cards} if promise else ():
+                if left := self._left(key, node, uid):
+                    found[node] = left[0]
+        return found
+
+    def promised_nodes(self, uid: str) -> AbstractSet[str]:
+        """Return the nodes with cards that an admission check keeps for a pod."""
+        key = self._promise_of.get(uid, "")
+        promise = self._promises.get(key)
+        nodes = {each.nomination.node for each in promise.cards} if promise is not None else ()
+        return {node for node in nodes if self._left(key, node, uid)}
+
+    def members(self, key: str) -> AbstractSet[str]:
+        """Return the UIDs of the pods of a pod set that are bound, or were told of a node."""
+        return self._used.get(key, {}).keys()
+
+    def tell(self, uid: str, cards: CardPromise, now: float, group: str) -> None:
+        """Keep cards for a pod that is told of one node; its group may be empty."""
+        refused = self._refused.get(group, -REFUSED_SECONDS)
+        seconds = REFUSED_SECONDS if now - refused < REFUSED_SECONDS else TOLD_SECONDS
+        self.promise(uid, [cards], now + seconds, group=group)
+
+    def refuse(self, group: str, now: float) -> None:
+        """Keep cards for the pods of a group only shortly: one of them fits nowhere."""
+        if group:
+            self._refused[group] = now
+            for each in self._of_group(group):
+                each.until = now + REFUSED_SECONDS
+
+    def prolong(self, group: str, now: float) -> None:
+        """Keep the cards of a group some more: kube-scheduler asks about another of its pods."""
+        for each in self._of_group(group):
+            each.until = max(each.until, now + REFUSED_SECONDS)
+
+    def _of_group(self, group: str) -> Iterable[_Promise]:
+        return [each for each in self._promises.values() if group and each.group == group]
+
+    def set_bound(self, uid: str, node: str, cards: ChosenCards | None = None) -> None:
+        """Count a pod as bound to a node, or as not bound if the node is empty."""
+        self.end_promise(uid)
+        self._use(uid, node, cards or {})
+
+    def end_promise(self, key: str) -> Sequence[str]:
+        """End a promise, if there is one; return its nodes."""
+        promise = self._promises.pop(key, None)
+        if promise is None:
+            return ()
+        self._use(key)
+        nodes = {each.nomination.node for each in promise.cards}
+        for node in nodes:
+            self._promised_on[node].discard(key)
+            if not self._promised_on[node]:
+                del self._promised_on[node]
+        return sorted(nodes)
+
+    def take_expired(self, now: float) -> tuple[AbstractSet[str], AbstractSet[str]]:
+        """End the promises whose time is over; return their nodes, and their groups."""
+        over = {key: each.group for key, each in self._promises.items() if each.until < now}
+        self._refused = {
+            group: at for group, at in self._refused.items() if now - at < REFUSED_SECONDS
+        }
+        return {node for key in over for node in self.end_promise(key)}, {*over.values()}
+
+    def _use(self, uid: str, node: str = "", cards: ChosenCards | None = None) -> None:
+        """Count a pod of a pod set on a node; on none if the node is empty."""
+        pod_set = self._promise_of.get(uid)
+        if pod_set is None:
+            return
+        used = self._used.setdefault(pod_set, {})
+        used.pop(uid, None)
+        if node:
+            used[uid] = node, cards or {}
+        elif not used:
+            del self._used[pod_set]
+
+    def _left(self, key: str, node: str, without: str) -> Sequence[CardPromise]:
+        """Return what is kept on a node by one promise, as if pod *without* had no cards yet."""
+        kept = [each for each in self._promises[key].cards if each.nomination.node == node]
+        used, others = self._used.get(key, {}), 0
+        for cards in [cards for uid, (at, cards) in used.items() if at == node and uid != without]:
+            found = next((each for each in kept if each.nomination.cards == cards), None)
+            if found is not None:
+                kept.remove(found)
+            else:
+                others += 1  # it has got other cards than those that were kept
+        return kept[others:]
 
     def take_bound(self) -> Mapping[str, PodId]:
         """Return the pods that are bound and still have the condition, each once."""

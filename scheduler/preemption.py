@@ -86,6 +86,7 @@ class Preemption:
 
     def step(self) -> None:
         """Do what is due now."""
+        self.refused.pass_over(self.state.end_expired_promises())
         self.is_writing = True
         try:
             if self.not_leading():

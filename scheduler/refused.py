@@ -7,6 +7,7 @@ minutes. So the pods of the last seconds are remembered, and a thread looks whet
 
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from placement.pods import PodInfo
@@ -24,7 +25,7 @@ _MOST_AT_ONCE = 10
 
 @dataclass(frozen=True, slots=True)
 class _RefusedPod:
-    """A refused pod, its nodes, and when kube-scheduler asked.
+    """A refused pod, its nodes, when kube-scheduler asked, and the pod's group.
 
     Changes of the state until *version* have been considered.
     """
@@ -33,6 +34,7 @@ class _RefusedPod:
     found: FilterResult
     version: int
     asked: float
+    group: str = ""
 
     def was_refused(self, node: str) -> bool:
         return node in self.found.failed or node in self.found.unresolvable
@@ -51,14 +53,24 @@ class RefusedPods:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _pods: dict[str, _RefusedPod] = field(default_factory=dict, init=False)
 
-    def consider(self, pod: PodInfo, found: FilterResult) -> None:
+    def consider(self, pod: PodInfo, found: FilterResult, group: str = "") -> None:
         """Remember a pod that fits on no node; forget it if it fits on one."""
         with self._lock:
             self._pods.pop(pod.id.uid, None)
             if not found.fitting:
                 if len(self._pods) >= _MOST_REMEMBERED:
                     del self._pods[next(iter(self._pods))]
-                self._pods[pod.id.uid] = _RefusedPod(pod, found, found.version, self.clock())
+                self._pods[pod.id.uid] = _RefusedPod(pod, found, found.version, self.clock(), group)
+
+    def pass_over(self, groups: AbstractSet[str]) -> None:
+        """Ignore the changes until now for the pods of groups.
+
+        Cards have become free that were kept for these groups, which do not fit on them.
+        """
+        with self._lock:
+            for uid, each in [*self._pods.items()]:
+                if each.group and each.group in groups:
+                    self._pods[uid] = replace(each, version=self.state.version)
 
     def take_released(self, search: VictimSearch) -> Sequence[PodInfo]:
         """Take the pods that fit on a node by now that has changed since they were refused.

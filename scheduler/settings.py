@@ -77,3 +77,7 @@ class Settings:
     preempt: bool = switch(
         help="Whether pods of lower priority are evicted for a pod that fits on no card."
     )
+    workloads: bool = switch(
+        help="Whether the cards count that an AdmissionCheck of Kueue keeps for workloads "
+        "(python -m gates)."
+    )

@@ -7,7 +7,7 @@ has surely failed; it does not expire.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import takewhile
 from typing import Any
@@ -18,11 +18,12 @@ from contract.names import Names
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.node_allocations import ClusterAllocations, NodeAllocations
 from placement.cluster.nodes import parse_node
-from placement.cluster.nominations import kept_amounts
+from placement.cluster.nominations import CardPromise, kept_amounts
+from placement.cluster.workloads import Workload, read_workload
 from placement.held import HeldAmounts
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
-from scheduler.nominations import Nominations
+from scheduler.nominations import LEAVES_WITHIN_SECONDS, Nominations
 
 
 def read_undecided(obj: Mapping[str, Any], names: Names) -> PodInfo | None:
@@ -47,16 +48,18 @@ class State:
         policy: Policy = Policy.BINPACK,
         *,
         preempts: bool = False,
+        leaves_within: float = LEAVES_WITHIN_SECONDS,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Start with an empty cluster.
 
         The *policy*, how a share's card is chosen, must be the agents'. Only if it *preempts* may
-        pods be nominated; else no condition of a pod counts. *now* returns Unix seconds.
+        pods be nominated; else no condition of a pod counts. A pod that ends in *leaves_within*
+        seconds counts as one that leaves. *now* returns Unix seconds.
         """
         self.names = names
         self.policy = policy
-        self.nominations = Nominations()
+        self.nominations = Nominations(leaves_within)
         """The cards that are kept for pods."""
         self.preempts = preempts
         self.now = now
@@ -70,6 +73,7 @@ class State:
         self._version = 0
         self._changed: dict[str, int] = {}
         self._nodes: set[str] = set()
+        self._promised: dict[str, tuple[float, str]] = {}  # pod set -> age and UID of the workload
 
     @property
     def version(self) -> int:
@@ -85,6 +89,12 @@ class State:
     def nominated(self) -> int:
         """The number of pods for which others are evicted."""
         return len(self.nominations.by_pod)
+
+    @property
+    def promised(self) -> int:
+        """The number of workloads of Kueue for which cards are kept."""
+        with self.lock:
+            return len({uid for _, uid in self._promised.values()})
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -154,10 +164,10 @@ class State:
         """
         kept = self.nominations.above(uid, allocations.node.name)
         leaving = self.nominations.leaving(allocations.pods, self.now())
-        gone = leaving.union(*(each.victims for each in kept.values()))
+        gone = leaving.union(*(nomination.victims for _, nomination, _ in kept))
         held = allocations.held_without({uid, *gone})
-        for other, nomination in kept.items():
-            pod = self._unbound.get(other)
+        for other, nomination, known in kept:
+            pod = known or self._unbound.get(other)
             if pod is None or other in allocations.pods:
                 continue  # it counts on the node itself
             held = held.add(kept_amounts(pod, nomination, allocations.node))
@@ -206,6 +216,7 @@ class State:
             if pod is None or pod.terminal:
                 self.drop_pod(uid)
                 return
+            self.nominations.identify(pod)
             if self.preempts:
                 self.nominations.put_pod(obj, pod.id, bound=bool(pod.node))
             if pod.node:
@@ -219,6 +230,8 @@ class State:
             self._unbound.pop(uid, None)
             self.confirm_binding(uid, "")
             self._remove_bound(uid)
+            for name in self.nominations.promised(uid).keys() & self._nodes:
+                self._touch(name)
             self.nominations.drop_pod(uid)
 
     def known_pods(self) -> AbstractSet[str]:
@@ -232,6 +245,46 @@ class State:
             for uid in known - listed:
                 self.drop_pod(uid)
 
+    # --- workloads of Kueue -------------------------------------------------------------
+
+    def put_workload(self, obj: Mapping[str, Any]) -> None:
+        """Add or update a workload: keep the cards that an admission check has promised to it."""
+        workload = read_workload(obj, self.names)
+        with self.lock:
+            until, promises = workload.promises()
+            self.set_promises(workload, promises, until)
+
+    def drop_workload(self, uid: str) -> None:
+        """Remove a workload."""
+        with self.lock:
+            self._end_promises(uid)
+
+    def known_workloads(self) -> AbstractSet[str]:
+        """Return the UIDs of all workloads with promises."""
+        with self.lock:
+            return {uid for _, uid in self._promised.values()}
+
+    def set_promises(
+        self, workload: Workload, promises: Mapping[str, Sequence[CardPromise]], until: float
+    ) -> None:
+        """Replace the promises to a workload, each by the name of a pod set.
+
+        The workloads of an elastic job share them: the last one with quota counts.
+        """
+        with self.lock:
+            self._end_promises(workload.uid)
+            for pod_set, cards in promises.items() if until >= self.now() else ():
+                key = workload.key(pod_set)
+                if self._promised.get(key, (0.0, ""))[0] <= workload.since:
+                    self._promised[key] = workload.since, workload.uid
+                    self.nominations.promise(key, cards, until)
+
+    def _end_promises(self, uid: str) -> None:
+        for key in [key for key, (_, owner) in self._promised.items() if owner == uid]:
+            del self._promised[key]
+            for name in self.nominations.end_promise(key):
+                self._touch(name)
+
     # --- assumed pods -----------------------------------------------------------------
 
     def assume(self, pod: PodInfo) -> None:
@@ -239,7 +292,16 @@ class State:
         with self.lock:
             self._assumed.setdefault(pod.id.uid, set()).add(pod.node)
             self._allocations[pod.node].add_pod(pod)
+            self.nominations.set_bound(pod.id.uid, pod.node, pod.chosen)
             self._touch(pod.node)
+
+    def end_expired_promises(self) -> AbstractSet[str]:
+        """Let others have the cards that were kept for a time that is over; return the groups."""
+        with self.lock:
+            nodes, groups = self.nominations.take_expired(self.now())
+            for name in sorted(nodes):
+                self._touch(name)
+            return groups
 
     def confirm_binding(self, uid: str, node: str) -> None:
         """Forget the pod on all other nodes: its Binding to *node* succeeded."""
@@ -256,6 +318,8 @@ class State:
                 if not nodes:
                     del self._assumed[uid]
                 if self._node_of.get(uid) != node:
+                    others = self._assumed.get(uid, ())
+                    self.nominations.set_bound(uid, next(iter(others), self.node_of(uid)))
                     self._allocations[node].remove_pod(uid)
                     self._forget_empty(node)
                     self._touch(node)
@@ -265,6 +329,7 @@ class State:
         self._unbound.pop(uid, None)
         self.confirm_binding(uid, pod.node)
         self._assumed.pop(uid, None)
+        self.nominations.set_bound(uid, pod.node, pod.chosen)
         if self._node_of.get(uid, pod.node) != pod.node:
             self._remove_bound(uid)
         allocations = self._allocations[pod.node]

@@ -11,6 +11,9 @@ from claims.program import export_gauges as export_claims
 from claims.state import TemplateState
 from common.apiserver.client import Client
 from contract.names import Names
+from gates.metrics import Metrics as GatesMetrics
+from gates.program import export_gauges as export_gates
+from gates.state import GateState
 from proxy.metrics import ProxyMetrics
 from scheduler.extender import export_gauges
 from scheduler.metrics import Metrics as SchedulerMetrics
@@ -28,10 +31,13 @@ def exported() -> dict[str, str]:
     extender, claims, page = SchedulerMetrics(), ClaimsMetrics(), ViewMetrics()
     export_gauges(extender, State(Names()), leads=lambda: True, in_step=lambda: True)
     export_claims(claims, TemplateState(Names()), in_step=lambda: True)
+    gates = GatesMetrics()
+    export_gates(gates, GateState(Names()), leads=lambda: True, in_step=lambda: True)
     Live(cast("Client", None), ClusterState(Names()), Feed(1), page, namespace="")
     return {
         "agent": AgentMetrics().render().decode(),
         "claims": claims.render().decode(),
+        "gates": gates.render().decode(),
         "proxy": generate_latest(ProxyMetrics({}, {}, lambda: 0)).decode(),
         "scheduler": extender.render().decode(),
         "view": page.render().decode(),

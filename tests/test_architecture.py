@@ -8,11 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 _PATH = (
-    r"`((?:agent|bench|certs|claims|common|contract|deploy|placement|proxy|scheduler|simulator|"
+    r"`((?:agent|bench|certs|claims|common|contract|deploy|gates|placement|proxy|scheduler|simulator|"
     r"tests|view|webhook)/[\w/.-]*)`"
 )
 _PROGRAMS = (
-    *("agent", "certs", "claims", "common", "contract", "placement", "proxy", "scheduler"),
+    *("agent", "certs", "claims", "common", "contract", "gates", "placement", "proxy", "scheduler"),
     *("simulator", "view", "webhook"),
 )
 

@@ -278,7 +278,7 @@ def test_a_number_that_cannot_be_read_names_its_unit_with_an_example(
         option.type.convert(text, option, None)
 
 
-@pytest.mark.parametrize("program", ["agent", "claims", "scheduler", "view", "webhook"])
+@pytest.mark.parametrize("program", ["agent", "claims", "gates", "scheduler", "view", "webhook"])
 def test_every_flag_is_documented_with_its_default(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| flag of the {program} ")
@@ -332,14 +332,17 @@ def test_every_metric_is_exported() -> None:
         (program, name)
         for page in PAGES
         for program, name in re.findall(
-            r"\bgpu_turnstile_(agent|claims|proxy|scheduler|view|webhook)_([a-z_]+)\b", whole(page)
+            r"\bgpu_turnstile_(agent|claims|gates|proxy|scheduler|view|webhook)_([a-z_]+)\b",
+            whole(page),
         )
     ]
     assert {program for program, _ in found} >= {"agent"}
     assert [each for each in found if each[1] not in metrics(each[0])] == []
 
 
-@pytest.mark.parametrize("program", ["agent", "claims", "proxy", "scheduler", "view", "webhook"])
+@pytest.mark.parametrize(
+    "program", ["agent", "claims", "gates", "proxy", "scheduler", "view", "webhook"]
+)
 def test_every_metric_is_documented(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| metric of the {program} ")

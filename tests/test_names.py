@@ -6,8 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
-    "agent", "bench", "certs", "claims", "common", "contract", "placement", "proxy", "release",
-    "scheduler", "simulator", "view", "webhook",
+    "agent", "bench", "certs", "claims", "common", "contract", "gates", "placement", "proxy",
+    "release", "scheduler", "simulator", "view", "webhook",
 )  # fmt: skip
 EXCEPTIONS = {
     "Metrics",  # one class in each program, with the metrics that it exports

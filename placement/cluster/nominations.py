@@ -1,15 +1,18 @@
-"""Pods for which others are evicted: the node, the cards that are kept for them, the victims. Pure.
+"""Cards that are kept for pods: the node, the cards, until when, and the victims. Pure.
 
-A nomination is a condition in the status of its pod, beside ``nominatedNodeName``, which
-kube-scheduler clears when it finds no victims itself. So every replica knows it by its watch, the
-next leader goes on with it, and no author of a pod can forge it: a new pod has no status.
+They are kept for three reasons: other pods are evicted for the pod, its group is being scheduled,
+or an admission check has promised them to its workload.
+
+With victims, a nomination is a condition in the status of its pod, beside ``nominatedNodeName``,
+which kube-scheduler clears when it finds no victims itself. So every replica knows it by its watch,
+the next leader goes on with it, and no author of a pod can forge it: a new pod has no status.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.pod_annotations import write_choice
 from placement.cluster.holdings import held_by_pod, known_cards
@@ -48,7 +51,7 @@ class Nomination:
             "node": self.node,
             "cards": {name: write_choice(cards) for name, cards in self.cards.items()},
             "victims": self.victims,
-            "until": _timestamp(self.until),
+            "until": timestamp(self.until),
         }
         if self.all_leave:
             message["all"] = True
@@ -57,11 +60,24 @@ class Nomination:
             "status": "True",
             "reason": "Preemption",
             "message": json.dumps(message, separators=(",", ":")),
-            "lastTransitionTime": _timestamp(now),
+            "lastTransitionTime": timestamp(now),
         }
 
 
-def _timestamp(seconds: float) -> str:
+class CardPromise(NamedTuple):
+    """Cards of one node that are kept for a pod.
+
+    Attributes:
+        pod: the pod; of a workload, whose pods may not exist yet, any pod of one pod set.
+        nomination: the node and the cards.
+    """
+
+    pod: PodInfo
+    nomination: Nomination
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time as the API has it."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

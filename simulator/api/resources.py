@@ -47,6 +47,7 @@ _RBAC = "rbac.authorization.k8s.io"
 PODS = ApiResource("", "v1", "pods", "Pod")
 NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
+_KUEUE = "kueue.x-k8s.io", "v1beta2"
 BUDGETS = ApiResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 MUTATING_WEBHOOKS = ApiResource(
     _ADMISSION,
@@ -84,6 +85,9 @@ ALL = (
     ApiResource("coordination.k8s.io", "v1", "leases", "Lease"),
     ApiResource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     ApiResource("events.k8s.io", "v1", "events", "Event"),
+    ApiResource(*_KUEUE, "admissionchecks", "AdmissionCheck", namespaced=False),
+    ApiResource(*_KUEUE, "resourceflavors", "ResourceFlavor", namespaced=False),
+    ApiResource(*_KUEUE, "workloads", "Workload"),
     ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
     BUDGETS,
     ApiResource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),

@@ -26,7 +26,7 @@ EXCLUDED = {"scheduler-extender": "scheduler-own", "scheduler-own": "scheduler-e
 CACHE = DEPLOY.parent / ".pytest_cache" / "kustomize"
 SCHEDULERS = (
     frozenset({"scheduler-extender", "scheduler-extender-preemption"}),
-    frozenset({"scheduler-own", "scheduler-preemption"}),
+    frozenset({"scheduler-own", "scheduler-preemption", "scheduler-queues"}),
 )
 """Either the one or the other components."""
 

@@ -7,6 +7,7 @@ from certs.__main__ import cli as certs
 from claims.__main__ import cli as claims
 from contract.names import Names
 from contract.stamps import OrderStamp
+from gates.__main__ import cli as gates
 from proxy.__main__ import main as proxy
 from scheduler.__main__ import cli as scheduler
 from tests.deploy.manifests import (
@@ -28,6 +29,7 @@ PROGRAMS: dict[str, click.Command] = {
     "agent": agent,
     "certs": certs,
     "claims": claims,
+    "gates": gates,
     "proxy": proxy,
     "scheduler": scheduler,
     "view": view,

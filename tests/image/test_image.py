@@ -43,7 +43,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 pytestmark = pytest.mark.timeout(300)  # the first test builds the tree
 
-PROGRAMS = ("agent", "certs", "claims", "proxy", "scheduler", "view", "webhook")
+PROGRAMS = ("agent", "certs", "claims", "gates", "proxy", "scheduler", "view", "webhook")
 PACKAGES = {*PROGRAMS, "common", "contract", "placement"}
 TERMINAL = {ROOT / "view/terminal", ROOT / "view/kubectl.py"}
 """Runs on people's machines, and needs what the image does not have: pip install ...[kubectl]."""

@@ -22,6 +22,9 @@ from claims.state import TemplateState
 from common.apiserver import events
 from common.apiserver.events import EventSubject, Notice
 from common.serving.tls import Files
+from gates.program import GatesProgram
+from gates.settings import Settings as GatesSettings
+from placement.cluster.workloads import API as KUEUE
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 from scheduler.settings import Settings
@@ -32,6 +35,7 @@ from simulator.client import ApiClient
 from tests.agent.fakes import FakeClock, eventually
 from tests.common.serving.through import client_of
 from tests.deploy.manifests import base, environment
+from tests.gates.kueue import CHECK, make_workload
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
@@ -177,6 +181,46 @@ def claims(folder: Path) -> Requests:
         )
         followers.stop()
         api.close()
+        return by_program(server.requests)
+
+
+# --- gates -------------------------------------------------------------------------------
+
+
+def gates(folder: Path) -> Requests:
+    """Let the controller take the Lease, activate its check and answer two workloads."""
+    with _cluster(folder, "gpu-turnstile", *_TEAMS) as (server, admin, kubeconfig):
+        kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+        server.apply(make_node("n1", 2))
+        for name in ("cards", "others"):
+            check = {**CHECK, "metadata": {"name": name}}
+            server.apply({**kueue, "kind": "AdmissionCheck", **check})
+        for team in _TEAMS:
+            workload = make_workload(f"train-{team}", (60, 4))
+            del workload["metadata"]["uid"], workload["metadata"]["resourceVersion"]
+            workload["metadata"]["namespace"] = team
+            server.apply({**kueue, "kind": "Workload", **workload})
+        program = GatesProgram(
+            GatesSettings(kubeconfig=kubeconfig, http_host="127.0.0.1", http_port=0, names=NAMES)
+        )
+        program.start()
+        workloads, checks = f"{KUEUE}/workloads", f"{KUEUE}/admissionchecks"
+        eventually(
+            lambda: (
+                [
+                    each["status"]["admissionChecks"][0]["state"]
+                    for each in admin.list(workloads)["items"]
+                ]
+                == ["Ready", "Ready"]
+            ),
+            "both are answered",
+        )
+        eventually(
+            lambda: all(each.get("status") for each in admin.list(checks)["items"]),
+            "both are active",
+        )
+        assert (program.broken(), program.not_ready()) == ("", "")
+        program.stop()
         return by_program(server.requests)
 
 

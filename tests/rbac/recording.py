@@ -10,7 +10,8 @@ from simulator.api.faults import RequestRecord
 from tests.rbac.grants import Request
 
 _PROGRAMS = {
-    f"gpu-turnstile-{each}": each for each in ("agent", "certs", "claims", "scheduler", "view")
+    f"gpu-turnstile-{each}": each
+    for each in ("agent", "certs", "claims", "gates", "scheduler", "view")
 }
 
 

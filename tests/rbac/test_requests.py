@@ -21,6 +21,7 @@ PROGRAM_RUNS = {
     "agent": program_runs.agents,
     "certs": program_runs.rotations,
     "claims": program_runs.claims,
+    "gates": program_runs.gates,
     "scheduler": program_runs.extender,
     "view": program_runs.page,
 }

@@ -2,7 +2,7 @@
 
 from tests.rbac.grants import accounts, read, reference, rights, role_keys, subjects
 
-WITH_RIGHTS = ("agent", "certs", "claims", "scheduler", "view")
+WITH_RIGHTS = ("agent", "certs", "claims", "gates", "scheduler", "view")
 
 
 def test_the_webhook_may_do_nothing() -> None:

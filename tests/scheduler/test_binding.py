@@ -279,15 +279,15 @@ def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("function", "cores", "text"),
     [
-        ("plan_pod", 30, "the search for cards was given up"),
-        ("check", 300, "no card fits 300 cores and 4 memory blocks"),
+        ("choice.plan_pod", 30, "the search for cards was given up"),
+        ("binding.check", 300, "no card fits 300 cores and 4 memory blocks"),
     ],
 )
 def test_a_pod_without_a_plan_is_refused(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, function: str, cores: int, text: str
 ) -> None:
     """The quick search and the plan agree; should they not, the pod is not bound."""
-    monkeypatch.setattr(f"scheduler.binding.{function}", lambda *_args, **_given: None)
+    monkeypatch.setattr(f"scheduler.{function}", lambda *_args, **_given: None)
     stage.create("a", (cores, 4))
     assert stage.refused().startswith(f"node n1: {text}")
 

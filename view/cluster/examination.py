@@ -18,6 +18,7 @@ from contract.inventory import Amounts
 from contract.names import Names
 from contract.other_systems import NVIDIA_DRIVER, DriverDevices, count_devices
 from contract.quantity import parse_quantity
+from placement.cluster.workloads import CONTROLLER
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics, read_page
 from view.cluster.collections import FORBIDDEN
 from view.model.doctor.facts import (
@@ -26,6 +27,7 @@ from view.model.doctor.facts import (
     KUBE_SCHEDULER,
     PROXY,
     WEBHOOK,
+    CardChecks,
     DryRun,
     Facts,
     Lease,
@@ -43,6 +45,7 @@ from view.model.doctor.objects import (
     is_ending,
     is_ready,
     is_starting,
+    names_check,
     parse_time,
     read_daemonset,
     read_enforcement,
@@ -120,6 +123,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         "managed": lambda: _managed_objects(client),
         "templates": lambda: _templates(client),
         "queues": lambda: _queues(client, names),
+        "card_checks": lambda: _card_checks(client, names),
         "slices": lambda: _slices(client, names),
         "other_devices": lambda: _other_devices(client),
         "device_class": lambda: _has_device_class(client, names),
@@ -456,4 +460,21 @@ def _queues(client: Client, names: Names) -> Mapping[str, str] | None:
     for version in _versions(client, _KUEUE)[:1]:
         queues = _all(client, f"/apis/{_KUEUE}/{version}/clusterqueues")
         return dict(filter(None, (read_queue(each, names) for each in queues)))
+    return None
+
+
+def _card_checks(client: Client, names: Names) -> CardChecks | None:
+    for version in _versions(client, _KUEUE)[:1]:
+        api = f"/apis/{_KUEUE}/{version}"
+        ours = [
+            each["metadata"]["name"]
+            for each in _all(client, f"{api}/admissionchecks")
+            if each["spec"].get("controllerName") == CONTROLLER
+        ]
+        unchecked = [
+            each["metadata"]["name"]
+            for each in _all(client, f"{api}/clusterqueues")
+            if read_queue(each, names) is not None and not names_check(each, ours)
+        ]
+        return CardChecks(sorted(ours), sorted(unchecked))
     return None

@@ -323,8 +323,15 @@ def test_queues_of_kueue_are_read_by_the_preferred_version(
     api.responses |= {
         KUEUE: served("v1beta2", "v1beta1"),
         f"{KUEUE}/v1beta2/clusterqueues": [queue],
+        f"{KUEUE}/v1beta2/admissionchecks": [
+            {"metadata": {"name": "cards"}, "spec": {"controllerName": "gpu-turnstile.io/cards"}},
+            {"metadata": {"name": "other"}, "spec": {"controllerName": "example.com/other"}},
+        ],
     }
     assert read(api).queues == ({} if found is None else {"q": found})
+    assert read(api).card_checks == (["cards"], [] if found is None else ["q"])
+    spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": "cards"}]}
+    assert read(api).card_checks == (["cards"], [])
 
 
 def test_queues_that_may_not_be_read_are_unknown_and_without_kueue_there_are_none(

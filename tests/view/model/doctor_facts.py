@@ -163,6 +163,7 @@ HEALTHY = Facts(
     device_class=False,
     templates=[],
     queues=None,
+    card_checks=None,
     managed=OWNED,
     proxy_starts={"n1": NOW - timedelta(days=1)},
     agents={"n1": agent()},

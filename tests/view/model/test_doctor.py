@@ -31,6 +31,7 @@ from tests.view.model.doctor_facts import (
 )
 from view.model.doctor import control_plane, dra
 from view.model.doctor.facts import (
+    CardChecks,
     DryRun,
     Finding,
     Lease,
@@ -90,6 +91,25 @@ def test_kueue_beside_a_scheduler_that_does_not_preempt_is_a_warning() -> None:
     assert other.run.endswith("  # with the component scheduler-extender-preemption: " + QUEUES)
     helm = findings("kueue", **off, managed=[replace(each, release=("g", "n")) for each in OWNED])
     assert helm[0].run.endswith(f" --reuse-values --set preemption=true  # {QUEUES}")
+
+
+def test_kueue_with_a_check_that_nobody_answers_or_no_queue_names() -> None:
+    unanswered, unnamed = CardChecks(["cards"], []), CardChecks(["cards"], ["team-a"])
+    others = [each for each in OWNED if each.component != "scheduler-queues"]
+    without: Changes = {"queues": {}, "managed": others}
+    (found,) = problems(**without, card_checks=unanswered)
+    assert found == (
+        "kueue error: AdmissionCheck cards has no controller (component scheduler-queues), so "
+        "Kueue admits nothing in its queues"
+    )
+    installed: Changes = {"queues": {}, "managed": OWNED}
+    assert problems(**installed, card_checks=unanswered) == []
+    (found,) = problems(**installed, card_checks=unnamed)
+    assert found == (
+        "kueue warning: no check gpu-turnstile.io/cards in ClusterQueues team-a: they admit pods "
+        "by quota that may find no card"
+    )
+    assert problems(**without, card_checks=CardChecks([], ["team-a"])) == []
 
 
 QUEUES = "docs/queues.md#preemption"
@@ -284,7 +304,7 @@ def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> N
 
 
 def test_the_workloads_of_components_are_those_that_are_installed() -> None:
-    own = build_components("scheduler-own")
+    own = build_components("scheduler-own", "scheduler-queues")
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for each in (*build_components("scheduler-extender", "view", "dra"), *own):
         if each["kind"] in ("DaemonSet", "Deployment"):

@@ -61,6 +61,7 @@ WORKLOADS = {
     "proxy": ("DaemonSet", PROXY),
     "scheduler-extender": ("Deployment", EXTENDER),
     "scheduler-own": ("Deployment", KUBE_SCHEDULER),
+    "scheduler-queues": ("Deployment", "gpu-turnstile-gates"),
     "view": ("Deployment", "gpu-turnstile-view"),
     "webhook": ("Deployment", WEBHOOK),
 }
@@ -93,6 +94,7 @@ _WITH_SCHEDULER = {
 }
 """By whether Helm is used."""
 _QUEUES = "docs/queues.md#preemption"
+_CHECK = "docs/queues.md#the-check"
 _PREEMPTION = {
     KUBE_SCHEDULER: "scheduler-preemption",
     EXTENDER: "scheduler-extender-preemption",
@@ -294,10 +296,14 @@ def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
 
 
 def check_queues(facts: Facts) -> Iterator[Finding]:
-    """Check that a pod for which Kueue evicts others gets a card: Kueue counts quota, not cards."""
+    """Check that what Kueue admits finds a card, and a pod for which Kueue evicts others gets one.
+
+    Kueue counts quota, not cards.
+    """
     queues = require(facts.queues)
     if queues is None:
         return
+    yield from _check_admission(facts)
     evicting = {name: policy for name, policy in sorted(queues.items()) if policy}
     if not evicting:
         yield ok(
@@ -315,6 +321,20 @@ def check_queues(facts: Facts) -> Iterator[Finding]:
         yield warning(f"{text}; no scheduler sees cards, so the pod may fail on its node", _QUEUES)
     else:
         yield from _check_preempts(facts, program, text)
+
+
+def _check_admission(facts: Facts) -> Iterator[Finding]:
+    checks, owned = require(facts.card_checks), require(facts.managed)
+    installed = any((each.kind, each.name) == WORKLOADS["scheduler-queues"] for each in owned)
+    if checks is None:
+        return
+    if checks.names and not installed:
+        text = f"AdmissionCheck {name_some(checks.names)} has no controller (component "
+        text += "scheduler-queues), so Kueue admits nothing in its queues"
+        yield error(text, _CHECK)
+    elif installed and checks.unchecked:
+        text = f"no check gpu-turnstile.io/cards in ClusterQueues {name_some(checks.unchecked)}: "
+        yield warning(f"{text}they admit pods by quota that may find no card", _CHECK)
 
 
 def _check_preempts(facts: Facts, program: str, text: str) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, NamedTuple, TypeAlias, TypeVar
 
 from contract.inventory import Amounts
 from contract.other_systems import DriverDevices
@@ -197,6 +197,18 @@ class ManagedObject:
 Samples: TypeAlias = Sequence[MetricSample]
 
 
+class CardChecks(NamedTuple):
+    """The AdmissionChecks of Kueue that the controller of this project answers.
+
+    Attributes:
+        names: their names.
+        unchecked: ClusterQueues with our resources that name none of them.
+    """
+
+    names: Sequence[str]
+    unchecked: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What one run of the doctor has read from the cluster."""
@@ -261,6 +273,9 @@ class Facts:
         OrUnread[Mapping[str, str] | None],
         "for each ClusterQueue of Kueue with our resources, for whom it evicts pods, empty if for "
         "nobody; ``None`` without Kueue.",
+    ]
+    card_checks: Annotated[
+        OrUnread[CardChecks | None], "our AdmissionChecks of Kueue; ``None`` without Kueue."
     ]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
     proxy_starts: Annotated[

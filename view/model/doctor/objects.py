@@ -1,7 +1,7 @@
 """Reads our programs' objects, and GPU pods, into the facts that the checks use. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -192,6 +192,17 @@ def read_queue(obj: _Object, names: Names) -> tuple[str, str] | None:
         f"{key}: {policy}" for key, policy in policies.items() if policy not in (None, "Never")
     )
     return obj["metadata"]["name"], ", ".join(found)
+
+
+def names_check(obj: _Object, checks: Collection[str]) -> bool:
+    """Return whether a ClusterQueue of Kueue names one of these AdmissionChecks."""
+    spec = obj["spec"]
+    listed = [each["name"] for each in _listed(spec.get("admissionChecksStrategy"))]
+    return bool({*listed, *(spec.get("admissionChecks") or ())} & {*checks})
+
+
+def _listed(strategy: _Object | None) -> Sequence[_Object]:
+    return (strategy or {}).get("admissionChecks") or ()
 
 
 # --- GPU pods ---------------------------------------------------------------------------

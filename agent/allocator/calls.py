@@ -145,12 +145,9 @@ def _request(call: Call, state: NodeState) -> TargetRequest:
         GrantError: it names slots of several pods, or slots that another container keeps.
     """
     resource, named, snapshot = call.resource, frozenset(call.named), state.snapshot
-    unlisted = [
-        each
-        for pod in state.served
-        for each in pod.assignments
-        if each.is_guess and not snapshot.lists(pod.id.key)
-    ]
+    blind = [each for pod in state.served for each in pod.assignments if each.is_guess]
+    if not state.last_call.was_guessed_without_list:
+        blind = []
     kept = set(snapshot.stable.held[resource] & named)
     owners: list[PodId] = []
     for each in snapshot.changing if named else ():
@@ -161,7 +158,7 @@ def _request(call: Call, state: NodeState) -> TargetRequest:
     check_free(resource, kept)
     if len(owners) > 1:
         raise GrantError(f"{resource.unit} of several pods were named together")
-    return TargetRequest(resource, call.size, owners[0] if owners else None, named, unlisted)
+    return TargetRequest(resource, call.size, owners[0] if owners else None, named, blind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

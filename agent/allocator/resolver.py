@@ -217,14 +217,14 @@ class TargetRequest:
     Attributes:
         owner: the pod whose init container's slots the call names (K7); ``None`` if it names none.
         named: the device IDs that the container gets in any case: in ``Allocate`` all of them.
-        unlisted: the guesses for pods that ``List`` does not show.
+        blind: the guesses that may have been for a pod that ``List`` did not show yet.
     """
 
     resource: Resource
     size: int
     owner: PodId | None = None
     named: Collection[str] = ()
-    unlisted: Collection[Assignment] = ()
+    blind: Collection[Assignment] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,13 +315,13 @@ def _matching(
 def _may_have_had(
     request: TargetRequest, found: Iterable[tuple[SnapshotPod, ContainerDemand]]
 ) -> bool:
-    """Return whether a guess for an unlisted pod may have been for the container that is next.
+    """Return whether a guess without ``List`` may have been for the container that is next.
 
     Then another container of its pod may be the target.
     """
     return any(
         each.resource.count_in(container.demand) == len(each.ids)
-        for each in request.unlisted
+        for each in request.blind
         for _, container in found
     )
 

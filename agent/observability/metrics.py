@@ -55,6 +55,9 @@ class Metrics:
         """Returns the series of what containers hold and use now."""
         self.registry.register(_Snapshot(lambda: self.read_series()))  # noqa: PLW0108 -- set later
 
+        self.read_limits: Callable[[], Iterable[Series]] = tuple
+        """Returns the series of what MPS limits."""
+        self.registry.register(_Snapshot(lambda: self.read_limits()))  # noqa: PLW0108 -- set later
         self.read_requests: Callable[[], Mapping[tuple[str, ...], float]] = dict
         """Returns whether each kind of request to the API server fails: verb, resource, reason."""
         self.registry.register(_Snapshot(lambda: [_request_series(self.read_requests())]))

@@ -153,6 +153,11 @@ PROBLEMS: dict[str, Changes] = {
     "enforcement warning: HAMi-core is older than 2026-02-03: programs start 52 seconds late": (
         with_agent(hami_core_outdated=1)
     ),
+    "enforcement error: card GPU-0: the MPS daemon of GPU-0 does not serve: SIGKILL": with_agent(
+        sample(
+            "mps_problem", card="GPU-0", reason="the MPS daemon of GPU-0 does not serve: SIGKILL"
+        )
+    ),
     "enforcement warning: off: shares are not enforced": {
         "enforcement": "none",
         **with_agent(enforcement="none"),

@@ -5,7 +5,7 @@ The parts here depend only on the settings and the cards.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from agent.driver.host import device_on_host
@@ -22,7 +22,7 @@ from agent.holdings.holding import ContainerRef, Holding
 from agent.holdings.interfaces import Enforcer
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
-from agent.observability.series import PREFIX, Series
+from agent.observability.series import ContainerLimit, Series, limit_series
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import AgentMode, EnforcementMode, Settings
@@ -212,35 +212,15 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
             cards=inventory.cards,
             on_lost=on_daemon_lost,
         )
-        show_limits(lambda: mps_series(mps.limited(), mps.problems()))
+        show_limits(lambda: limit_series(_limits(mps.limited()), mps.problems()))
         return mps, EnforcerRunner(mps.open, on_tick=mps.tick)
     return NoEnforcement(), EnforcerRunner()
 
 
-def mps_series(limited: Iterable[Limited], problems: Mapping[str, str]) -> Iterator[Series]:
-    """Return the gauges of what MPS limits, and why each card with shares is not served."""
-    cores: dict[tuple[str, ...], float] = {}
-    memory: dict[tuple[str, ...], float] = {}
-    clients: dict[tuple[str, ...], float] = {}
-    for share, connected in limited:
+def _limits(limited: Iterable[Limited]) -> Iterator[ContainerLimit]:
+    for share, clients in limited:
         pod = share.ref.pod
         for ordinal, card in enumerate(share.cards):
             labels = pod.namespace, pod.name, share.ref.container, card
-            cores[labels] = float(share.percent)
-            if share.memory:
-                memory[labels] = float(share.memory[ordinal] << 20)
-            if connected is not None:
-                clients[labels] = float(connected)
-    of = ("namespace", "pod", "container", "card")
-    for name, text, samples in (
-        ("core_limit", "Percent of a card's SMs that each process may use (MPS).", cores),
-        ("memory_limit_bytes", "Memory of a card that each process may allocate (MPS).", memory),
-        ("mps_clients", "Processes that are clients of the MPS daemon of a card.", clients),
-    ):
-        yield Series(f"{PREFIX}container_{name}", text, of, samples)
-    yield Series(
-        f"{PREFIX}mps_problem",
-        "Whether the MPS daemon of a card with shares does not serve, by reason.",
-        ("card", "reason"),
-        {(card, reason): float(bool(reason)) for card, reason in problems.items()},
-    )
+            memory = share.memory[ordinal] << 20 if share.memory else None
+            yield ContainerLimit(labels, share.percent, memory, clients)

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from agent.observability.series import Series, card_series
+from agent.observability.series import Series, card_series, limit_series
 from contract.resource import Resource
 
 _NAMESPACE = "gpu_turnstile_agent"
@@ -55,7 +55,7 @@ class Metrics:
         """Returns the series of what containers hold and use now."""
         self.registry.register(_Snapshot(lambda: self.read_series()))  # noqa: PLW0108 -- set later
 
-        self.read_limits: Callable[[], Iterable[Series]] = tuple
+        self.read_limits: Callable[[], Iterable[Series]] = limit_series
         """Returns the series of what MPS limits."""
         self.registry.register(_Snapshot(lambda: self.read_limits()))  # noqa: PLW0108 -- set later
         self.read_requests: Callable[[], Mapping[tuple[str, ...], float]] = dict

@@ -13,7 +13,7 @@ from typing import Any
 
 from agent.enforcement.mps.backend import Mps
 from agent.enforcement.mps.control import Control, environment
-from agent.enforcement.mps.daemon import Pace
+from agent.enforcement.mps.daemon import DaemonPace
 from agent.enforcement.mps.files import DaemonStatus, MpsFolder
 from agent.enforcement.mps.program import MpsProgram, MpsSettings
 from agent.holdings.holding import ContainerRef
@@ -68,7 +68,7 @@ class MpsNode:
     def program(self, **flags: Any) -> Iterator[MpsProgram]:
         """Run the program until the end of the block."""
         settings = MpsSettings(dir=self.root, driver_dir=self.driver_dir, **flags)
-        program = MpsProgram(settings, pace=Pace(0.2, self.response))
+        program = MpsProgram(settings, pace=DaemonPace(0.2, self.response))
         stop = threading.Event()
         thread = threading.Thread(target=program.run, args=(stop,))
         thread.start()

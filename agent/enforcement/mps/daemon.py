@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.enforcement.mps.control import PROGRAM, Control, kill_leftovers, set_compute_mode
-from agent.enforcement.mps.files import Client, DaemonStatus, MpsFolder, Share
+from agent.enforcement.mps.files import DaemonStatus, MpsClient, MpsFolder, Share
 from agent.runtime.cgroups import Cgroups
 from common.errors import Unavailable
 
@@ -30,7 +30,7 @@ EXCLUSIVE = "Exclusive_Process"
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DaemonPace:
     """Times in seconds.
 
     Attributes:
@@ -53,7 +53,7 @@ class Daemon(threading.Thread):
         *,
         multi_user: bool = True,
         exclusive: bool = False,
-        pace: Pace,
+        pace: DaemonPace,
     ) -> None:
         """Prepare; *most* is what a client may have."""
         super().__init__(name=f"mps-{most.set}", daemon=True)
@@ -176,7 +176,9 @@ class Daemon(threading.Thread):
         pids = [pid for _, clients in servers.values() for pid in clients]
         owners = self._processes.containers_of(pids)
         clients = (
-            Client(pid, (found.pod_uid or "") if found else "", found.container_id if found else "")
+            MpsClient(
+                pid, (found.pod_uid or "") if found else "", found.container_id if found else ""
+            )
             for pid, found in ((pid, owners.get(pid)) for pid in sorted(pids))
         )
         if not self._status.instance:

@@ -25,7 +25,7 @@ from agent.host.disk_errors import explain
 from placement.pods import PodId
 
 MPS_DIR = Path("/run/gpu-turnstile/mps")
-STALE_SECONDS = 10.0
+STALE_SECONDS = 5.0
 """A status that is older comes from a program that does not run."""
 
 
@@ -55,7 +55,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class MpsClient:
     """A process that is connected to a server; pod and container are empty if not known."""
 
     pid: int
@@ -85,7 +85,7 @@ class DaemonStatus:
     percent: int = 100
     memory: tuple[int, ...] = ()
     servers: Mapping[str, str] = field(default_factory=dict)
-    clients: tuple[Client, ...] = ()
+    clients: tuple[MpsClient, ...] = ()
     keys: tuple[str, ...] = ()
     ended: str = ""
     ends: int = 0
@@ -185,6 +185,10 @@ class MpsFolder:
         with directories.opened_path(self.root) as folder:
             directories.replace(folder, {self._status.name: text.encode()})
 
+    def remove_status(self) -> None:
+        """Remove the status: no daemon runs any more."""
+        self._status.unlink(missing_ok=True)
+
     def read_status(self) -> Status | None:
         """Return the daemons; ``None`` if their program does not run."""
         read = _read(self._status)
@@ -195,7 +199,7 @@ class MpsFolder:
                 name: DaemonStatus(
                     **each
                     | {list_: tuple(each[list_]) for list_ in ("cards", "memory", "keys")}
-                    | {"clients": tuple(Client(**client) for client in each["clients"])}
+                    | {"clients": tuple(MpsClient(**client) for client in each["clients"])}
                 )
                 for name, each in read["daemons"].items()
             }

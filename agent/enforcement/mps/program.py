@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.enforcement.mps.control import environment
-from agent.enforcement.mps.daemon import Daemon, Pace
+from agent.enforcement.mps.daemon import Daemon, DaemonPace
 from agent.enforcement.mps.files import MPS_DIR, DaemonStatus, MpsFolder, Share, largest
 from agent.errors import EnforcementError
 from common.commandline import WholeNumber, setting, switch
@@ -66,9 +66,9 @@ class MpsSettings:
 class MpsProgram:
     """Starts and ends the daemons; :meth:`step` belongs to one thread."""
 
-    def __init__(self, settings: MpsSettings, *, pace: Pace | None = None) -> None:
+    def __init__(self, settings: MpsSettings, *, pace: DaemonPace | None = None) -> None:
         self._settings = settings
-        self._pace = pace or Pace()
+        self._pace = pace or DaemonPace()
         self._folder = MpsFolder(settings.dir)
         self._env = environment(settings.driver_dir)
         self._daemons: dict[str, Daemon] = {}
@@ -94,6 +94,7 @@ class MpsProgram:
         """Work until *stop*, then end all daemons."""
         while not stop.wait(_POLL_SECONDS):
             self.step()
+        self._folder.remove_status()
         for each in self._daemons.values():
             each.end()
         deadline = time.monotonic() + _END_SECONDS

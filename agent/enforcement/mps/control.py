@@ -68,18 +68,17 @@ class Control:
                 commands.append(f"{prefix}device_pinned_mem_limit {server}{ordinal} {mib}M")
         self.send(*commands)
 
+    def set_compute_mode(self, card: str, mode: str) -> str:
+        """Set a card's compute mode by ``nvidia-smi``; return the one before, such as ``Default``.
 
-def set_compute_mode(card: str, mode: str, env: Mapping[str, str]) -> str:
-    """Set a card's compute mode, and return the one before, such as ``Default``.
-
-    Raises:
-        Unavailable: ``nvidia-smi`` is missing, or refuses.
-    """
-    query = ["--query-gpu=compute_mode", "--format=csv,noheader"]
-    before = run(["nvidia-smi", "-i", card, *query], env, 10)
-    if before.lower() != mode.lower():
-        run(["nvidia-smi", "-i", card, "-c", mode.upper()], env, 10)
-    return before
+        Raises ``Unavailable`` also if that program is missing.
+        """
+        smi = ["nvidia-smi", "-i", card]
+        query = [*smi, "--query-gpu=compute_mode", "--format=csv,noheader"]
+        before = run(query, self.env, self.seconds)
+        if before.lower() != mode.lower():
+            run([*smi, "-c", mode.upper()], self.env, self.seconds)
+        return before
 
 
 def run(command: Sequence[str], env: Mapping[str, str], seconds: float, *lines: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent.enforcement.mps.control import PROGRAM, Control, kill_leftovers, set_compute_mode
+from agent.enforcement.mps.control import PROGRAM, Control, kill_leftovers
 from agent.enforcement.mps.files import DaemonStatus, MpsClient, MpsFolder, Share
 from agent.runtime.cgroups import Cgroups
 from common.errors import Unavailable
@@ -212,7 +212,7 @@ class Daemon(threading.Thread):
     def _set_modes(self) -> None:
         """Make cards exclusive, and note the mode before, also for the next program."""
         for card in self._status.cards if self._exclusive else ():
-            before = set_compute_mode(card, EXCLUSIVE, self._control.env)
+            before = self._control.set_compute_mode(card, EXCLUSIVE)
             if not (noted := self._modes / card).exists():
                 self._modes.mkdir(exist_ok=True)
                 noted.write_text(before)
@@ -220,7 +220,7 @@ class Daemon(threading.Thread):
     def _restore_modes(self) -> None:
         for noted in self._modes.iterdir() if self._modes.is_dir() else ():
             try:
-                set_compute_mode(noted.name, noted.read_text(), self._control.env)
+                self._control.set_compute_mode(noted.name, noted.read_text())
                 noted.unlink()
             except (Unavailable, OSError) as error:
                 extra = {"card": noted.name, "reason": str(error)}

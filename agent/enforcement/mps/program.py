@@ -25,7 +25,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 _POLL_SECONDS = 0.05
 _SECOND = 1.0
 _HUNG_SECONDS = 10.0
-_END_SECONDS = 10.0
+_END_SECONDS = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ class Daemon:
             for key, _ in selector.select():
                 if key.fileobj is listening:
                     selector.register(listening.accept()[0], selectors.EVENT_READ)
-                else:
+                elif isinstance(key.fileobj, socket.socket):
                     self.hear(key.fileobj, selector)
         control.unlink()
 

@@ -56,7 +56,6 @@ def test_the_limits_of_all_processes_are_the_containers_share(  # noqa: PLR0917 
     node = MpsNode(tmp_path_factory.mktemp("node"))
     mps = node.agent(*ADDRESSES)
     cards = {f"GPU-{at}": Amounts(cores, blocks) for at in sorted(on)}
-    about = {"core_limit": core_limit, "processes": processes}
     parts = [cards]
     if split:
         parts = [
@@ -64,8 +63,10 @@ def test_the_limits_of_all_processes_are_the_containers_share(  # noqa: PLR0917 
             {each: Amounts(0, blocks) for each in cards},
         ]
     edits = ContainerEdits()
-    for each in parts:
-        edits = edits.merged_with(mps.prepare_allocation(held(each, **about)))
+    for part in parts:
+        edits = edits.merged_with(
+            mps.prepare_allocation(held(part, core_limit=core_limit, processes=processes))
+        )
     share = node.files.read_shares()[make_key("".join(cards))]
     assert edits.mounts == (
         Mount(PIPES, str(node.files.part(share.set, "pipe")), read_only=False),
@@ -77,14 +78,14 @@ def test_the_limits_of_all_processes_are_the_containers_share(  # noqa: PLR0917 
     order = {} if len(on) == 1 else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert envs == {"CUDA_MPS_PIPE_DIRECTORY": PIPES, **order}
     assert percent == max(1, (core_limit or cores) // processes)
-    each = max(1, blocks * MIB // processes)
-    assert memory == ",".join(f"{ordinal}={each}M" for ordinal in range(len(on)))
+    mib = max(1, blocks * MIB // processes)
+    assert memory == ",".join(f"{ordinal}={mib}M" for ordinal in range(len(on)))
     assert share.cards == tuple(
         sorted(cards, key=lambda uuid: parse_address(ADDRESSES[int(uuid[-1])]) or ())
     )
     # All processes together have no more, down to the least that MPS can limit.
     assert percent * processes <= max(core_limit or cores, processes)
-    assert each * processes <= max(blocks * MIB, processes)
+    assert mib * processes <= max(blocks * MIB, processes)
 
 
 def test_cards_with_other_memory_are_numbered_as_the_container_does(node: MpsNode) -> None:

@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,8 +65,8 @@ def test_a_burst_of_unequal_shares_by_a_device_plugin(mps_node: MpsNode) -> None
     node = Node(4, enforcer=recording)
     for at in range(12):
         cores, blocks = chance.randint(5, 30), chance.randint(1, 3)
-        limit = {"core_limit": str(chance.choice([40, 100]))} if at % 3 == 0 else {}
-        processes = {"gpu_processes": "2"} if at % 4 == 0 else {}
+        limit: dict[str, Any] = {"core_limit": str(chance.choice([40, 100]))} if at % 3 == 0 else {}
+        processes: dict[str, Any] = {"gpu_processes": "2"} if at % 4 == 0 else {}
         pod = make_pod(f"p{at}", gpu(cores, blocks), **limit, **processes)
         node.admit(pod, chance.choice([CORE_FIRST, MEMORY_FIRST]))
         serve_all(mps_node)

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from agent.cards.health import APPLICATION_XIDS
+from agent.enforcement.mps.files import MPS_DIR
 from agent.errors import SettingsError
 from agent.injection.inject import (
     DRIVER_IN_CONTAINER,
@@ -57,6 +58,8 @@ class EnforcementMode(StrEnum):
     """Tencent's vcuda-controller, in the host's driver directory."""
     HAMI_CORE = "hami-core"
     """HAMi-core's libvgpu.so."""
+    MPS = "mps"
+    """NVIDIA's Multi-Process Service, by ``python -m agent.enforcement.mps`` in another pod."""
 
 
 class AgentMode(StrEnum):
@@ -286,8 +289,8 @@ class Settings:
     )
     enforcement: EnforcementMode = choice(
         EnforcementMode.NONE,
-        help="What enforces shares: nothing, Tencent's vcuda-controller (in --driver-dir), or "
-        "HAMi-core.",
+        help="What enforces shares: nothing, Tencent's vcuda-controller (in --driver-dir), "
+        "HAMi-core, or NVIDIA's MPS, whose daemons run in a pod of their own.",
     )
     state_dir: Path = setting(
         default=Path("/var/lib/gpu-turnstile"),
@@ -298,6 +301,12 @@ class Settings:
         default=HAMI_LIBRARY_DIR,
         type=_FOLDER,
         help="The host's folder with HAMi-core's libvgpu.so.",
+    )
+    mps_dir: Path = setting(
+        default=MPS_DIR,
+        type=_FOLDER,
+        help="Folder in which the agent and the program that runs the MPS daemons meet, in memory "
+        "(/run).",
     )
     cri_socket: Path = setting(
         default=Path("/run/containerd/containerd.sock"),
@@ -359,12 +368,18 @@ class Settings:
             ("state-dir", self.state_dir),
             ("hami-library-dir", self.hami_library_dir),
             ("cdi-dir", self.cdi_dir),
+            ("mps-dir", self.mps_dir),
         ):
             parse_directory(flag, str(path))  # mounted into containers: no relative path
         if self.host_root != _HOST_ROOT:
             parse_directory("host-root", str(self.host_root))
         if self.enforcement is EnforcementMode.VCUDA:
             self._check_vcuda()
+        if self.enforcement is EnforcementMode.MPS and self.mig is MigMode.SHARES:
+            raise SettingsError(
+                f"mig: Invalid value: {quote(self.mig)}: must be {MigMode.OFF} with --enforcement "
+                f"{self.enforcement}: its daemons serve whole cards, not MIG instances"
+            )
 
     def _check_vcuda(self) -> None:
         """Refuse vcuda if containers would not find its library: no share would be enforced.
@@ -435,7 +450,11 @@ class Settings:
     def written_folders(self) -> Mapping[str, Path]:
         """The folders that the agent writes to, by their flags."""
         folders = {"plugin-dir": self.plugin_dir}
-        if self.enforcement is not EnforcementMode.NONE or self.lays_out_driver:
+        if self.enforcement is EnforcementMode.MPS:
+            folders["mps-dir"] = self.mps_dir
+        elif self.enforcement is not EnforcementMode.NONE:
+            folders["state-dir"] = self.state_dir
+        if self.lays_out_driver:
             folders["state-dir"] = self.state_dir
         if self.mode is AgentMode.DRA:
             folders["cdi-dir"] = self.cdi_dir

@@ -94,6 +94,8 @@ class Names:
     """Pod annotation, by its author: which node the scheduler prefers."""
     core_limit = _under_domain("vcuda-core-limit")
     """Pod annotation, by its author: percent of a card a share may use at most."""
+    gpu_processes = _under_domain("gpu-processes")
+    """Pod annotation, by its author: processes of a container that share its limits (MPS)."""
     gpu_cards_prefix = _under_domain("gpu-cards-")
     """Prefix of the pod annotations, by its author: over how many cards a share is divided."""
 
@@ -109,7 +111,7 @@ class Names:
         """All annotations with wishes of a pod's author (:mod:`contract.wishes`)."""
         cards = self.use_gpu_type, self.nouse_gpu_type, self.use_gpu_uuid, self.nouse_gpu_uuid
         others = self.gpu_link, self.gpu_policy, self.gpu_node_policy, self.core_limit
-        return frozenset((*cards, *others))
+        return frozenset((*cards, *others, self.gpu_processes))
 
     def of(self, resource: Resource) -> str:
         """Return the name of a resource."""

@@ -8,6 +8,7 @@ comma-separated; empty entries are ignored.
 ``gpu-node-policy``: which node the scheduler extender prefers.
 ``gpu-link``: what must connect several cards of a container, whole or shared.
 ``vcuda-core-limit``: cores that a share may use in all while other cores of its card are idle.
+``gpu-processes``: how many processes share a container's limits, which hold for each (MPS).
 """
 
 import re
@@ -27,7 +28,10 @@ POLICIES = ("binpack", "spread")
 LINKS = ("nvlink", "numa")
 """The values of ``gpu-link``: NVLinks connect the cards, or they are on one NUMA node."""
 
-_CORE_LIMIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
+MOST_PROCESSES = 48
+"""So many processes may use one card by MPS (NVIDIA's documentation, from Volta on)."""
+
+_COUNT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
 _LONGEST_TYPE = 96  # NVML's limit for product names
 _MOST_ENTRIES = 256
 """An annotation could have thousands, and each is compared with each card and other entries."""
@@ -48,6 +52,7 @@ class Wishes:
             are idle; ``None`` limits it to the cores that it requests.
         node_policy: which node the scheduler prefers, one of :data:`POLICIES`.
         link: what must connect several cards of a container, one of :data:`LINKS`.
+        processes: over how many processes a container divides its limits, where they hold for each.
     """
 
     use_types: tuple[str, ...] = ()
@@ -58,6 +63,7 @@ class Wishes:
     core_limit: int | None = None
     node_policy: str = ""
     link: str = ""
+    processes: int = 1
 
     @property
     def excludes_cards(self) -> bool:
@@ -131,18 +137,22 @@ def read_wishes(
             errors.append(_field_error(path, key, word, detail, rule_name))
             word = ""
         words.append(word)
-    core_limit: int | None = None
-    if annotations.get(names.core_limit, "") != "":
-        core_limit = _read_core_limit(annotations[names.core_limit])
-        if core_limit is None:
-            rule = f"must be a whole number from 1 to {CORES_PER_CARD} (more counts as that)"
-            value = annotations[names.core_limit]
-            errors.append(_field_error(path, names.core_limit, value, rule, "not-a-core-limit"))
+    core_limit = _read_count(annotations.get(names.core_limit, ""))
+    if core_limit is None and annotations.get(names.core_limit, "") != "":
+        rule = f"must be a whole number from 1 to {CORES_PER_CARD} (more counts as that)"
+        value = annotations[names.core_limit]
+        errors.append(_field_error(path, names.core_limit, value, rule, "not-a-core-limit"))
+    if core_limit is not None:  # as gpu-manager does: more than a whole card counts as one
+        core_limit = min(core_limit, CORES_PER_CARD)
+    processes = _read_count(annotations.get(names.gpu_processes, "1"))
+    if processes is None or processes > MOST_PROCESSES:
+        rule = f"must be a whole number from 1 to {MOST_PROCESSES}"
+        if (value := annotations[names.gpu_processes]) != "":
+            errors.append(_field_error(path, names.gpu_processes, value, rule, "not-a-count"))
+        processes = 1
     policy, node_policy, link = words
-    wishes = Wishes(
-        use_types, nouse_types, use_uuids, nouse_uuids, policy, core_limit, node_policy, link
-    )
-    return wishes, tuple(errors)
+    cards = use_types, nouse_types, use_uuids, nouse_uuids
+    return Wishes(*cards, policy, core_limit, node_policy, link, processes), tuple(errors)
 
 
 def _names_any(types: tuple[str, ...], model: str) -> bool:
@@ -151,11 +161,11 @@ def _names_any(types: tuple[str, ...], model: str) -> bool:
     return any(each in form for each in types for form in forms)
 
 
-def _read_core_limit(value: object) -> int | None:
-    """Read a limit as gpu-manager does: more than a whole card counts as a whole card."""
-    if not isinstance(value, str) or not _CORE_LIMIT.match(value) or int(value) < 1:
+def _read_count(value: object) -> int | None:
+    """Read a whole number of 1 or more; ``None`` for anything else."""
+    if not isinstance(value, str) or not _COUNT.match(value) or int(value) < 1:
         return None
-    return min(int(value), CORES_PER_CARD)
+    return int(value)
 
 
 def _read_list(value: object, kind: str) -> tuple[tuple[str, ...], tuple[str, str] | None]:

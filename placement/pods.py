@@ -306,8 +306,8 @@ class PodClass(NamedTuple):
 @lru_cache(maxsize=4096)
 def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
     """Return the class of a pod."""
-    if wishes.core_limit is not None:
-        wishes = replace(wishes, core_limit=None)  # does not affect the placement
+    if wishes.core_limit is not None or wishes.processes > 1:  # do not affect the placement
+        wishes = replace(wishes, core_limit=None, processes=1)
     try:
         needs = tuple([need_of(each.demand) for each in demand.containers])
     except NoPlacement as error:

@@ -31,6 +31,8 @@ NAME = "gpu-turnstile"
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dialects-all": ("dialects",),
     "scheduler-queues": ("scheduler-own",),
+    "mps-host-driver": ("mps",),
+    "mps-runtime-class": ("mps",),
     "scheduler-preemption": ("scheduler-own",),
     "scheduler-extender-preemption": ("scheduler-extender",),
     "view-use": ("view",),
@@ -40,6 +42,13 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
 CHOSEN: Final[Mapping[str, str]] = {
     "vcuda": 'eq .Values.enforcement "vcuda"',
     "hami-core": 'eq .Values.enforcement "hami-core"',
+    "mps": 'eq .Values.enforcement "mps"',
+    "mps-host-driver": (
+        'and (eq .Values.enforcement "mps") (index .Values.components "host-driver")'
+    ),
+    "mps-runtime-class": (
+        'and (eq .Values.enforcement "mps") (index .Values.components "runtime-class")'
+    ),
     "envvar": 'eq .Values.inject "envvar"',
     "envvar-only": 'eq .Values.inject "envvar-only"',
     "cdi": 'eq .Values.inject "cdi"',

@@ -39,6 +39,7 @@ _OTHERS_SAY = {
     'failed calling webhook "pods.gpu-turnstile.io"',
     "x509: certificate has expired or is not yet valid",
     "connection refused",
+    "nvidia-cuda-mps-control: No such file or directory",
     "dial tcp: lookup gpu-turnstile-scheduler...",
     "no endpoints available",
     "context deadline exceeded",
@@ -217,7 +218,7 @@ def test_every_named_test_exists() -> None:
 def test_every_documented_command_has_its_flags() -> None:
     checked = set()
     for page, line in typed():
-        match = re.search(r"\bpython -m (\w+)(.*)", line)
+        match = re.search(r"\bpython -m ([\w.]+)(.*)", line)
         if match is None or match[1] not in PROGRAMS:
             continue
         command = PROGRAMS[match[1]]

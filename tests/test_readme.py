@@ -82,6 +82,7 @@ def test_every_refusal_of_a_divided_share_is_in_the_table(
     [
         {NAMES.gpu_policy: "best"},
         {NAMES.core_limit: "0"},
+        {NAMES.gpu_processes: "0"},
         {NAMES.use_gpu_type: 1},
         {NAMES.use_gpu_uuid: "a b"},
         {NAMES.use_gpu_type: "\x00"},

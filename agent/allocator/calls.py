@@ -7,7 +7,7 @@ likeliest container; if that fails, for its rivals. If no container matches, the
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from agent.allocator.grants import (
@@ -41,6 +41,7 @@ from agent.holdings.edits import ContainerEdits
 from contract.allocation import Evidence
 from contract.demand import ContainerKind, PodDemand
 from contract.resource import Resource
+from contract.wishes import NO_WISHES
 from placement.pods import PodId
 from placement.scoring import Policy
 
@@ -287,10 +288,12 @@ class AllocateCall(_ResolvedCall):
                     call, lambda snapshot, each: self._check(snapshot, each, resource, slots)
                 )
             # A guessed container with the cores of whole cards may have a share of several.
-            surely_whole = (
-                not target.container.demand.is_share and target.evidence is not Evidence.ORDER
-            )
-            holding = granted(target.ref, ids, grant, is_whole=surely_whole)
+            guessed = target.evidence is Evidence.ORDER
+            surely_whole = not target.container.demand.is_share and not guessed
+            wishes = target.info.wishes if target.info is not None else NO_WISHES
+            if guessed:  # variables cannot be corrected: no pod gets another's higher limit
+                wishes = replace(wishes, core_limit=None)
+            holding = granted(target.ref, ids, grant, is_whole=surely_whole, wishes=wishes)
             # Before the assignment: if this fails, nothing has changed.
             with (
                 self.enforcement.preparing(holding) as (edits,),

@@ -26,6 +26,7 @@ from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind
 from contract.inventory import Amounts
 from contract.resource import RESOURCES, Resource
+from contract.wishes import NO_WISHES, Wishes
 from placement.pods import PodId, PodInfo
 
 EvidenceOf: TypeAlias = Callable[[str, Resource], Evidence]
@@ -56,6 +57,7 @@ def holding_of(
         are_whole(cards),
         info.wishes.core_limit if info is not None else None,
         info.runtime_uid if info is not None else "",
+        processes=info.wishes.processes if info is not None else 1,
     )
 
 
@@ -67,11 +69,18 @@ def _are_readable(slots: HeldSlots, cards: Mapping[str, Amounts]) -> bool:
     )
 
 
-def granted(ref: ContainerRef, ids: Collection[str], grant: Grant, *, is_whole: bool) -> Holding:
+def granted(
+    ref: ContainerRef,
+    ids: Collection[str],
+    grant: Grant,
+    *,
+    is_whole: bool,
+    wishes: Wishes = NO_WISHES,
+) -> Holding:
     """Return what one call gives a container: cores or memory, without the other.
 
     *grant* has the same slots as *ids*; *is_whole* is whether the container certainly gets whole
-    cards.
+    cards. *wishes* are its pod's, as far as they are known.
     """
     amounts = {
         each.card: Amounts(each.slots, 0)
@@ -80,7 +89,8 @@ def granted(ref: ContainerRef, ids: Collection[str], grant: Grant, *, is_whole: 
         for each in grant.by_card
     }
     key = key_of(ids if grant.resource is Resource.CORE else ())
-    return Holding(ref, key, amounts, is_whole or are_whole(amounts))
+    whole = is_whole or are_whole(amounts)
+    return Holding(ref, key, amounts, whole, wishes.core_limit, processes=wishes.processes)
 
 
 def read_holdings(snapshot: AllocationSnapshot, table: DeviceTable) -> NodeHoldings:

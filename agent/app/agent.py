@@ -97,7 +97,11 @@ class Agent:
         """
         self._settings = settings
         self._pace = pace = pace or AgentPace()
-        self._source = source or open_source(settings.cards, mig=settings.mig is MigMode.SHARES)
+        self._source = source or open_source(
+            settings.cards,
+            mig=settings.mig is MigMode.SHARES,
+            mps=settings.enforcement is EnforcementMode.MPS,
+        )
         self._metrics = Metrics()
         if isinstance(file := self._source, FileSource):  # report an unusable file at once
             open_table(reserve_memory(file.inventory, settings.reserved_memory), settings)

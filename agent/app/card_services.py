@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from agent.allocator.slots import DeviceTable
 from agent.app.claim_door import ClaimDoor
@@ -14,6 +15,7 @@ from agent.app.plugin_door import PluginDoor
 from agent.app.refresher import Refresher, RefreshPace
 from agent.cards.discovery import CardWatch
 from agent.enforcement.vcuda.manager import Entitled
+from agent.holdings.holding import ContainerRef
 from agent.kubelet.device_list import check_size
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
@@ -106,6 +108,11 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
         metrics.patches.labels(result).inc()
         on_change()  # an allocation was written, so less is free
 
+    def report_daemon_lost(ref: ContainerRef, why: str) -> None:
+        subject = EventSubject("Pod", ref.pod.namespace, ref.pod.name, ref.pod.uid)
+        text = f"container {ref.container}: {why}: restart it if its CUDA calls fail"
+        send_event(Notice(subject, "GPUDaemonEnded", text))
+
     enforcer, enforcer_runner = set_up_containers(
         settings,
         inventory,
@@ -114,6 +121,8 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
         on_registered=lambda result: metrics.registrations.labels(result).inc(),
         on_outdated=metrics.hami_core_outdated.set,
         on_unusable=metrics.hami_core_problem.set,
+        on_daemon_lost=report_daemon_lost,
+        show_limits=partial(setattr, metrics, "read_limits"),
     )
     writer = PatchQueue(
         api=api,

@@ -5,22 +5,24 @@ The parts here depend only on the settings and the cards.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from agent.driver.host import device_on_host
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
+from agent.enforcement.mps.backend import Limited, Mps
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import Hardware
 from agent.enforcement.vcuda.manager import Entitled
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits
-from agent.holdings.holding import Holding
+from agent.holdings.holding import ContainerRef, Holding
 from agent.holdings.interfaces import Enforcer
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
+from agent.observability.series import ContainerLimit, Series, limit_series
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import AgentMode, EnforcementMode, Settings
@@ -117,12 +119,15 @@ class EnforcerRunner:
         start: Callable[[], None] = lambda: None,
         alive: Callable[[], bool] = lambda: True,
         close: Callable[[], None] = lambda: None,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         """Start nothing yet.
 
         *start* raises :class:`agent.errors.EnforcementError` if it fails; *alive* returns whether
         the started threads still run; *close* stops them and keeps the files of containers.
+        *on_tick* is called from time to time once it is started, and may raise the same.
         """
+        self._on_tick = on_tick
         self._start = start
         self._alive = alive
         self._close = close
@@ -132,12 +137,12 @@ class EnforcerRunner:
         self.problem = "enforcement is not started yet"
 
     def tick(self) -> None:
-        """Start the enforcer unless it is started."""
+        """Start the enforcer, or let it look again."""
         with self._lock:
-            if self._started or self._closed:
+            if self._closed:
                 return
             try:
-                self._start()
+                (self._on_tick if self._started else self._start)()
             except EnforcementError as error:
                 if str(error) != self.problem:
                     log.error("enforcement cannot be started", extra={"reason": str(error)})
@@ -166,12 +171,16 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     on_registered: Callable[[str], None] = lambda _result: None,
     on_outdated: Callable[[bool], None] = lambda _outdated: None,
     on_unusable: Callable[[str], None] = lambda _problem: None,
+    on_daemon_lost: Callable[[ContainerRef, str], None] = lambda _ref, _why: None,
+    show_limits: Callable[[Callable[[], Iterable[Series]]], None] = lambda _read: None,
 ) -> tuple[Enforcer, EnforcerRunner]:
     """Return the enforcer that the settings name, and its runner.
 
     *driver* returns the driver's version, empty while it is not known. *on_registered* is called
     with the result of each registration at the virtual manager, *on_outdated* with whether the
-    host's HAMi-core is too old, *on_unusable* with why it cannot be used.
+    host's HAMi-core is too old, *on_unusable* with why it cannot be used. *on_daemon_lost* is
+    called for each container whose MPS daemon has ended, with the reason; *show_limits* gets the
+    function that returns the gauges of MPS.
     """
     if settings.enforcement is EnforcementMode.VCUDA:
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
@@ -200,4 +209,22 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
             cards=inventory.cards,
         )
         return hami, EnforcerRunner(hami.open)
+    if settings.enforcement is EnforcementMode.MPS:
+        mps = Mps(
+            settings.mps_dir,
+            block=settings.memory_block,
+            cards=inventory.cards,
+            on_lost=on_daemon_lost,
+        )
+        show_limits(lambda: limit_series(_limits(mps.limited()), mps.problems()))
+        return mps, EnforcerRunner(mps.open, on_tick=mps.tick)
     return NoEnforcement(), EnforcerRunner()
+
+
+def _limits(limited: Iterable[Limited]) -> Iterator[ContainerLimit]:
+    for share, clients in limited:
+        pod = share.ref.pod
+        for ordinal, card in enumerate(share.cards):
+            labels = pod.namespace, pod.name, share.ref.container, card
+            memory = share.memory[ordinal] << 20 if share.memory else None
+            yield ContainerLimit(labels, share.percent, memory, clients)

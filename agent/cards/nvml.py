@@ -61,16 +61,23 @@ _ACTIONS: Mapping[int, str] = {
 _EVENTS = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
 _NONE_VISIBLE = "in MIG mode, and the agent sees no instance of it"
 _SHARED_MEMORY = "a compute instance that shares the memory of its GPU instance with others"
+_VOLTA = (7, 0)
 _NUMA_WORDS = 16  # of 64 nodes each
 
 
 class NvmlSource:
-    """Opens sessions with the driver; with *mig* they serve the MIG instances of cards."""
+    """Opens sessions with the driver.
 
-    def __init__(self, sysfs: Path = SYSFS, *, proc: Path = PROC, mig: bool = False) -> None:
+    With *mig* they serve the MIG instances of cards, with *mps* only cards that MPS can limit.
+    """
+
+    def __init__(
+        self, sysfs: Path = SYSFS, *, proc: Path = PROC, mig: bool = False, mps: bool = False
+    ) -> None:
         self._sysfs = sysfs
         self._proc = proc
         self._mig = mig
+        self._mps = mps
 
     @contextmanager
     def open(self) -> Iterator["NvmlSession"]:
@@ -81,7 +88,7 @@ class NvmlSource:
         """
         with translated():
             pynvml.nvmlInit()
-        session = NvmlSession(self._sysfs, self._proc, mig=self._mig)
+        session = NvmlSession(self._sysfs, self._proc, mig=self._mig, mps=self._mps)
         try:
             yield session
         finally:
@@ -94,10 +101,11 @@ class NvmlSession:
     Every method except ``close`` raises ``Unavailable`` if NVML itself does not work.
     """
 
-    def __init__(self, sysfs: Path, proc: Path, *, mig: bool) -> None:
+    def __init__(self, sysfs: Path, proc: Path, *, mig: bool, mps: bool) -> None:
         self._sysfs = sysfs
         self._proc = proc
         self._mig = mig
+        self._mps = mps
         self._events: Any = None
         self._watched: dict[int, list[_Watched]] = {}
         self.stale = False
@@ -123,7 +131,9 @@ class NvmlSession:
                 with found.reading(index) as card:
                     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                     card.uuid = supported(pynvml.nvmlDeviceGetUUID, handle)
-                    if not in_mig_mode(handle):
+                    if self._mps and (reason := _too_old(handle)):
+                        found.skip(card, reason)
+                    elif not in_mig_mode(handle):
                         found.add(self._card(index, card.uuid, handle))
                         handles[index] = handle
                     elif not self._mig:
@@ -367,6 +377,15 @@ def _card_of(uuid: str) -> tuple[Any, int | None]:
         return handle, None
     card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
     return card, pynvml.nvmlDeviceGetGpuInstanceId(handle)
+
+
+def _too_old(handle: Any) -> str:
+    """Return why MPS cannot limit a card; empty if it can, or if that is not known."""
+    capability = query(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    if capability is None or tuple(capability) >= _VOLTA:
+        return ""
+    found = ".".join(map(str, capability))
+    return f"of compute capability {found}, and MPS limits cards from 7.0 (Volta) on"
 
 
 def _probe(handle: Any) -> Probe:

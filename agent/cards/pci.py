@@ -1,6 +1,7 @@
 """PCI devices: parsing of their addresses, and their attributes in sysfs."""
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,18 @@ def parse_address(text: str) -> PciAddress | None:
     """Parse an address in any of the usual forms, such as ``0000:3B:00.0``; else ``None``."""
     match = _ADDRESS.match(text)
     return PciAddress(*(int(part or "0", 16) for part in match.groups())) if match else None
+
+
+def sort_by_address(cards: Iterable[str], bus_ids: Mapping[str, str]) -> tuple[str, ...]:
+    """Sort cards as CUDA does with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+
+    They keep their order if an address is missing: in a cards file they are optional.
+    """
+    cards = tuple(cards)
+    known = [(address, each) for each in cards if (address := parse_address(bus_ids.get(each, "")))]
+    if len(known) < len(cards):
+        return cards
+    return tuple(card for _, card in sorted(known, key=lambda each: each[0]))
 
 
 def numa_node(address: str, sysfs: Path) -> int | None:

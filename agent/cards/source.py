@@ -145,13 +145,13 @@ def _changed_beside_health(served: Inventory, edited: Inventory) -> Mapping[str,
     return {uuid: names for uuid, names in changes.items() if names}
 
 
-def open_source(cards: Path | None, *, mig: bool = False) -> CardSource:
-    """Return the source for a cards file, or NVML for ``None``; *mig* serves MIG instances.
+def open_source(cards: Path | None, *, mig: bool = False, mps: bool = False) -> CardSource:
+    """Return the source for a cards file, or NVML for ``None``, with *mig* and *mps* as there.
 
     Raises:
         SettingsError: the cards file cannot be used.
     """
-    return NvmlSource(mig=mig) if cards is None else FileSource(cards)
+    return NvmlSource(mig=mig, mps=mps) if cards is None else FileSource(cards)
 
 
 def discover(cards: Path | None, *, mig: bool = False) -> Discovery:

@@ -222,6 +222,7 @@ def holdings_of(claim: ClaimAllocation, info: PodInfo | None) -> list[Holding]:
                 info.wishes.core_limit if info is not None else None,
                 claim.pod.uid,
                 superseded=container != request,
+                processes=info.wishes.processes if info is not None else 1,
             )
         )
     return found

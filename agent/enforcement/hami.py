@@ -61,7 +61,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from agent.cards.pci import parse_address
+from agent.cards.pci import sort_by_address
 from agent.enforcement.container_dirs import ContainerDir, ContainerDirs
 from agent.enforcement.container_disk import translated
 from agent.enforcement.hami_library import LIBRARY, HamiLibrary
@@ -100,7 +100,7 @@ class HamiCore:
         """
         self._dirs = ContainerDirs(state_dir / "tickets")
         self._library = library
-        self._addresses = {card.uuid: parse_address(card.bus_id) for card in cards}
+        self._bus_ids = {card.uuid: card.bus_id for card in cards}
         self._preload_dir = state_dir / "hami-core"
         self._block = block // _MIB
 
@@ -171,22 +171,13 @@ class HamiCore:
                 f"memory on {len(blocks)} cards, but HAMi-core limits at most {_CARDS}: "
                 "request whole cards without memory"
             )
-        limits = [f"{blocks[card] * self._block}m" for card in self._by_bus(blocks)]
+        in_order = sort_by_address(blocks, self._bus_ids)
+        limits = [f"{blocks[card] * self._block}m" for card in in_order]
         envs = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": limit for at, limit in enumerate(limits)}
         envs["CUDA_DEVICE_MEMORY_LIMIT"] = f"{min(blocks.values()) * self._block}m"
         if len(limits) > 1:
             envs["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return envs
-
-    def _by_bus(self, cards: Collection[str]) -> Sequence[str]:
-        """Sort cards by their PCI addresses; keep their order if an address is missing.
-
-        Addresses are optional in a cards file.
-        """
-        known = [(address, card) for card in cards if (address := self._addresses.get(card))]
-        if len(known) < len(cards):
-            return list(cards)
-        return [card for _, card in sorted(known, key=lambda each: each[0])]
 
     def _loaded(self) -> ContainerEdits:
         """Return the mounts and variables that load the library: the same in every response."""

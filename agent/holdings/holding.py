@@ -55,6 +55,7 @@ class Holding:
             (``vcuda-core-limit``); ``None`` for only its own.
         runtime_uid: the pod's UID in the container runtime; empty while it is not known.
         superseded: whether a later container of its pod has its devices now (K7).
+        processes: over how many processes limits are divided that hold for each of them.
     """
 
     ref: ContainerRef
@@ -64,6 +65,7 @@ class Holding:
     core_limit: int | None = None
     runtime_uid: str = ""
     superseded: bool = False
+    processes: int = 1
 
     @property
     def uid(self) -> str:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from agent.observability.series import Series, card_series
+from agent.observability.series import Series, card_series, limit_series
 from contract.resource import Resource
 
 _NAMESPACE = "gpu_turnstile_agent"
@@ -89,13 +89,16 @@ class Metrics:
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: PLR0915 -- a statement for each metric
         """Make the metrics, all at zero."""
         self.registry = CollectorRegistry()
         self.read_series: Callable[[], Iterable[Series]] = card_series
         """Returns the series of what containers hold and use now."""
         self.registry.register(_Snapshot(lambda: self.read_series()))  # noqa: PLW0108 -- set later
 
+        self.read_limits: Callable[[], Iterable[Series]] = limit_series
+        """Returns the series of what MPS limits."""
+        self.registry.register(_Snapshot(lambda: self.read_limits()))  # noqa: PLW0108 -- set later
         self.read_requests: Callable[[], Mapping[tuple[str, ...], float]] = dict
         """Returns whether each kind of request to the API server fails: verb, resource, reason."""
         self.read_folders: Callable[[], Mapping[tuple[str, str], str]] = dict

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from agent.cards.card_use import CardUse
 from agent.holdings.holding import CardTotals, HeldShare, Holding, NodeHoldings
@@ -32,6 +32,40 @@ class Series:
     labels: tuple[str, ...]
     samples: Samples
 
+
+class ContainerLimit(NamedTuple):
+    """What limits each process of a container on one card.
+
+    Attributes:
+        labels: namespace, pod, container and card.
+        percent: of the card's SMs.
+        memory: bytes; ``None`` while it is not known.
+        clients: connected processes of the container; ``None`` if they are not known.
+    """
+
+    labels: tuple[str, ...]
+    percent: int
+    memory: int | None
+    clients: int | None
+
+
+_OF_LIMITS: tuple[tuple[str, str, Callable[[ContainerLimit], Value]], ...] = (
+    (
+        "core_limit",
+        "Percent of a card's SMs that each process may use (MPS).",
+        lambda limit: limit.percent,
+    ),
+    (
+        "memory_limit_bytes",
+        "Memory of a card that each process may allocate (MPS).",
+        lambda limit: limit.memory,
+    ),
+    (
+        "mps_clients",
+        "Processes that are clients of the MPS daemon of a card.",
+        lambda limit: limit.clients,
+    ),
+)
 
 _OF_CARDS: tuple[tuple[str, str, Callable[[CardTotals], Value]], ...] = (
     ("cores_held", "Hundredths of a card that containers hold.", lambda total: total.cores_held),
@@ -77,6 +111,21 @@ def card_series(
     yield from _series("card", _CARD, _OF_CARDS, [((k,), v) for k, v in totals.items()])
     uses = [((card,), measured.cards[card]) for card in totals if card in measured.cards]
     yield from _series("card", _CARD, _OF_CARD_USE, uses)
+
+
+def limit_series(
+    limits: Iterable[ContainerLimit] = (), problems: Mapping[str, str] | None = None
+) -> Iterator[Series]:
+    """Make the gauges of what MPS limits; *problems* is why each card with shares is not served."""
+    yield from _series(
+        "container", _CONTAINER, _OF_LIMITS, [(each.labels, each) for each in limits]
+    )
+    yield Series(
+        f"{PREFIX}mps_problem",
+        "Whether the MPS daemon of a card with shares does not serve, by reason.",
+        ("card", "reason"),
+        {(card, why): float(bool(why)) for card, why in (problems or {}).items()},
+    )
 
 
 def _series(

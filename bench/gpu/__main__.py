@@ -12,7 +12,7 @@ from agent.cards.inventory import Discovery
 from agent.cards.source import discover, none_served
 from agent.errors import SettingsError, Unavailable
 from agent.settings import HAMI_LIBRARY_DIR
-from bench.gpu import checks
+from bench.gpu import checks, mps
 from bench.gpu.confined import NotHere, ProgramFailed
 from bench.gpu.table import CheckOutcome, Row, render, skipped
 
@@ -23,6 +23,7 @@ _ALL = (
     "health",
     "use against a load of known size",
     "HAMi-core's memory limit",
+    "MPS: limits of unequal shares",
 )
 
 
@@ -64,6 +65,7 @@ def _check(hami_library: Path) -> tuple[str, list[Row]]:
         rows += _try(_ALL[3], lambda: checks.hami(cards[0], hami_library))
     else:
         rows.append(skipped(_ALL[3], f"{hami_library} does not exist (--hami-library)"))
+    rows += _try(_ALL[4], lambda: mps.check(cards[0]))
     return _machine(found), rows
 
 

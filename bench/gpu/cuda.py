@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _ONE = 1, 1, 1, 1, 1
+_MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
 _SPIN = """\
@@ -76,6 +77,13 @@ class Cuda:
             self._call("cuDeviceGetAttribute", *arguments)
             found.append(value.value)
         return found[0], found[1]
+
+    def multiprocessors(self) -> int:
+        """Return the number of SMs that this process may use."""
+        value = ctypes.c_int()
+        arguments = ctypes.byref(value), ctypes.c_int(_MULTIPROCESSORS), self._device
+        self._call("cuDeviceGetAttribute", *arguments)
+        return value.value
 
     def bus_id(self) -> str:
         """Return the card's PCI address."""

@@ -112,6 +112,16 @@ def test_vcuda_is_refused_where_nothing_would_hold(changes: dict[str, Any], mess
     assert replace(SETTINGS, **VCUDA | changes | {"enforcement": EnforcementMode.HAMI_CORE})
 
 
+def test_mps_is_refused_for_mig_instances() -> None:
+    message = (
+        'mig: Invalid value: "shares": must be off with --enforcement mps: its daemons serve whole '
+        "cards, not MIG instances"
+    )
+    with pytest.raises(SettingsError) as caught:
+        replace(SETTINGS, enforcement=EnforcementMode.MPS, mig=MigMode.SHARES)
+    assert str(caught.value) == message
+
+
 Parse = Callable[[str], object]
 
 

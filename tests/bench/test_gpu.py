@@ -25,7 +25,7 @@ def test_without_a_gpu_every_check_is_skipped_with_a_reason() -> None:
     ended = CliRunner().invoke(main)
     assert ended.exit_code == 0
     rows = [line for line in ended.stdout.splitlines() if "| skipped |" in line]
-    assert len(rows) == 4
+    assert len(rows) == 5
     assert all("no GPU here: /dev/nvidiactl does not exist" in each for each in rows)
 
 

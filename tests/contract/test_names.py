@@ -16,7 +16,7 @@ NAMES = """
 vcuda-core vcuda-memory vcuda-core-limit predicate-time predicate-node predicate-gpu-idx-
 admission-order bind-order gpu-assigned gpu-allocation gpu-cards gpu-cards- gpu-cordoned gpu-model
 use-gpu-type nouse-gpu-type use-gpu-uuid nouse-gpu-uuid gpu-policy gpu-node-policy gpu-link
-translated-from
+gpu-processes gpu-promise translated-from
 """
 
 

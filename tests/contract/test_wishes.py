@@ -30,8 +30,9 @@ LISTS = ("use_gpu_type", "nouse_gpu_type", "use_gpu_uuid", "nouse_gpu_uuid")
         ({"gpu_link": "nvlink"}, Wishes(link="nvlink")),
         ({"vcuda_core_limit": "1"}, Wishes(core_limit=1)),
         ({"vcuda_core_limit": "080"}, Wishes(core_limit=80)),
+        ({"gpu_processes": "48"}, Wishes(processes=48)),
         ({"vcuda_core_limit": "150"}, Wishes(core_limit=100)),
-        (dict.fromkeys((*LISTS, "gpu_policy", "vcuda_core_limit"), ""), NO_WISHES),
+        (dict.fromkeys((*LISTS, "gpu_policy", "vcuda_core_limit", "gpu_processes"), ""), NO_WISHES),
         ({"use_gpu_type": "A100,", "nouse_gpu_uuid": " , "}, Wishes(use_types=("a100",))),
         (
             {"use_gpu_uuid": "GPU-10,GPU-B", "nouse_gpu_uuid": "GPU-1"},
@@ -44,6 +45,7 @@ def test_a_valid_wish_is_read(given: dict[str, Any], expected: Wishes) -> None:
 
 
 LIMIT = "must be a whole number from 1 to 100 (more counts as that)"
+PROCESSES = "must be a whole number from 1 to 48"
 UUID = "is not a card UUID such as GPU-5f3c1a2e"
 TYPE = "cannot be part of a product name such as A100"
 
@@ -63,6 +65,10 @@ TYPE = "cannot be part of a product name such as A100"
         *(
             ("vcuda_core_limit", value, f"{quote(value)}: {LIMIT}", NO_WISHES)
             for value in ("0", "-5", "50%", "1.5", "\u0663", 50, None)
+        ),
+        *(
+            ("gpu_processes", value, f"{quote(value)}: {PROCESSES}", NO_WISHES)
+            for value in ("0", "49", "-1", "2.0", 2, None)
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import click
 
 from agent.__main__ import main as agent
+from agent.enforcement.mps.__main__ import main as mps
 from certs.__main__ import cli as certs
 from claims.__main__ import cli as claims
 from contract.names import Names
@@ -27,6 +28,7 @@ from webhook.admission.routes import make_routes
 ROUTES = make_routes(names=Names(), stamp=lambda: OrderStamp(1, "w", 0))
 PROGRAMS: dict[str, click.Command] = {
     "agent": agent,
+    "agent.enforcement.mps": mps,
     "certs": certs,
     "claims": claims,
     "gates": gates,
@@ -56,7 +58,9 @@ def variables(command: click.Command) -> dict[str, click.Parameter]:
     return found
 
 
-def check_objects(objects: list[Json], *, privileged_agent: bool = False) -> None:
+def check_objects(
+    objects: list[Json], *, privileged_agent: bool = False, privileged_mps: bool = False
+) -> None:
     """Assert that objects fit each other and our programs, with no more rights than needed."""
     for spec in pod_specs(objects).values():
         mounts = {m["name"] for each in containers(spec) for m in each.get("volumeMounts", ())}
@@ -64,7 +68,8 @@ def check_objects(objects: list[Json], *, privileged_agent: bool = False) -> Non
         for container in containers(spec):
             _check_program(container)
             _check_probes(container)
-            _check_security(spec, container, container["name"] == "agent" and privileged_agent)
+            privileged = {"agent": privileged_agent, "mps": privileged_mps}
+            _check_security(spec, container, privileged.get(container["name"], False))
         account = find(objects, "ServiceAccount", spec["serviceAccountName"])["metadata"]
         assert account["namespace"]
     _check_selectors(objects)
@@ -145,7 +150,7 @@ def _check_security(spec: Json, container: Json, privileged: bool) -> None:
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert "hostIPC" not in spec
     assert "hostNetwork" not in spec or container["name"] == "webhook"
-    if container["name"] not in ("agent", "driver", "proxy"):
+    if container["name"] not in ("agent", "driver", "mps", "proxy"):
         user = {"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532}
         assert user.items() <= spec["securityContext"].items()
         kinds = {"configMap", "secret", "emptyDir"}

@@ -50,6 +50,7 @@ TAKES: dict[str, set[object]] = {
     "gpu-operator": {"/run/nvidia/validations", _TOOLKIT},
     "hami-core": {_STATE, "/usr/local/vgpu"},
     "host-driver": {"/dev", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "privileged"},
+    "mps": {"/run/gpu-turnstile/mps"},
     "runtime-class": {("runtimeClassName", "nvidia")},
     "use": {_CONTAINERD, ("hostPID", True)},
     "vcuda": {_STATE, "/sys/fs/cgroup", _CONTAINERD, ("hostPID", True)},
@@ -97,6 +98,7 @@ def test_rendered_objects_are_valid_and_use_no_more_of_the_host_than_they_need(
     check_objects(
         [each for each in objects if each["kind"] not in CUSTOM],
         privileged_agent="privileged" in expected,
+        privileged_mps="mps-host-driver" in taken,
     )
     agent, proxy = _agent(objects), pod_specs(objects)[_PROXY]
     found = {each["hostPath"]["path"] for each in agent["volumes"] if "hostPath" in each}

@@ -14,6 +14,7 @@ from release.chart import CHOSEN, NAME, components, files
 from tests.deploy.kustomize import find_program, kustomize, once
 from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
 
+ENFORCEMENTS = ("vcuda", "hami-core", "mps")
 INJECTIONS = ("envvar", "envvar-only", "cdi")
 """The components that exclude each other, by the names that they have in ``inject``."""
 ACCEPTED = [each.value for each in Dialect if each is not Dialect.GPUSHARE_MIB]
@@ -73,7 +74,7 @@ def values_for(taken: set[str]) -> dict[str, Any]:
     """Return the values that take the same components as a kustomization does."""
     scheduling = "extender" if "scheduler-extender" in taken else "stock"
     return {
-        "enforcement": next((each for each in ("vcuda", "hami-core") if each in taken), "none"),
+        "enforcement": next((each for each in ENFORCEMENTS if each in taken), "none"),
         "inject": next((each for each in INJECTIONS if each in taken), "nodes"),
         "dialects": {
             "accept": ACCEPTED if "dialects" in taken else [],

@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,16 @@ from tests.deploy.kustomize import (
     taken_by,
 )
 from tests.deploy.manifests import DEPLOY, Json, containers, environment, find, pod_specs
-from tests.release.helm import INJECTIONS, chart_files, render, run, template, values_for, write
+from tests.release.helm import (
+    ENFORCEMENTS,
+    INJECTIONS,
+    chart_files,
+    render,
+    run,
+    template,
+    values_for,
+    write,
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +71,28 @@ def test_the_chart_renders_the_objects_of_each_overlay(overlay: str, chart: Path
 
 
 def _combinations() -> list[list[str]]:
-    """Return all that go together, in each of six ways, and some by chance."""
+    """Return all that go together, in each of nine ways, and some by chance."""
     names, chance = components(DEPLOY), random.Random(27)
+    of = {each: [name for name in names if name.startswith(each)] for each in ENFORCEMENTS}
     ways = [
-        (enforcement, *scheduler, *(each for each in INJECTIONS if each != taken))
+        (
+            *(name for each in ENFORCEMENTS if each != enforcement for name in of[each]),
+            *scheduler,
+            *(each for each in INJECTIONS if each != taken),
+        )
         for (enforcement, taken), scheduler in zip(
-            product(("vcuda", "hami-core"), INJECTIONS), 3 * list(SCHEDULERS), strict=True
+            product(ENFORCEMENTS, INJECTIONS), cycle(SCHEDULERS), strict=False
         )
     ]
     found = [set(names).difference(way) for way in ways]
+    own = {"view-use", "mps-host-driver", "mps-runtime-class"}  # no switches of the chart
     for _ in range(8):
-        taken = set(chance.sample(names, 6)).difference(chance.choice(ways)) - {"view-use"}
+        taken = set(chance.sample(names, 6)).difference(chance.choice(ways)) - own
         taken |= {need for each in taken for need in NEEDS.get(each, ())}
-        both = {"view", "use"} <= taken  # the chart has no switch of its own for view-use
-        found.append(taken | ({"view-use"} if both else set()))
+        taken |= {"view-use"} if {"view", "use"} <= taken else set()
+        if "mps" in taken:
+            taken |= {f"mps-{each}" for each in ("host-driver", "runtime-class") if each in taken}
+        found.append(taken)
     return [[each for each in names if each in taken] for taken in found]
 
 
@@ -129,7 +146,7 @@ def test_helm_lint_finds_no_error(chart: Path) -> None:
 
 
 def test_namespaces_are_named_once(chart: Path) -> None:
-    values = values_for(set(components(DEPLOY)) - {"hami-core", "envvar", "envvar-only"})
+    values = values_for(set(components(DEPLOY)) - {"hami-core", "vcuda", "envvar", "envvar-only"})
     values["namespaces"] = {"system": "one", "node": "two"}
     objects = render(chart, values)
     plain = {each["metadata"]["name"] for each in objects}

@@ -68,6 +68,9 @@ class ProgressStep:
     state: Annotated[str, "``done``, ``missing`` (not yet), or ``wrong``."]
 
 
+UNLIMITED = "A container can use more than this unless enforcement was enabled before it started."
+
+
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
     """Progress of one pod, and why it does not run."""
@@ -388,5 +391,7 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> I
         if limit is not None and limit > cores:
             text += f", up to {limit} while others do not use theirs (vcuda-core-limit)"
         yield text
-    yield "A container can use more than this unless enforcement was enabled before it started."
+    if (processes := facts.info.wishes.processes) > 1:
+        yield f"With MPS, each of {processes} processes has an equal part (gpu-processes)."
+    yield UNLIMITED
     yield units(sizes)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
-from view.model.pod_explanation import PodExplanation
+from view.model.pod_explanation import UNLIMITED, PodExplanation
 from view.model.reports import CardReport, ClusterReport, ContainerReport
 
 PREFIX = "gpu_turnstile_agent_"
@@ -27,6 +27,7 @@ class ContainerUsage:
     memory_held: Annotated[float, "bytes."]
     cores_used: Annotated[float | None, "hundredths of a card; ``None`` if not measured."]
     memory_used: Annotated[float | None, "bytes; ``None`` if not measured."]
+    limit: Annotated[str, "what limits each of its processes; empty without MPS."] = ""
 
     @property
     def measured(self) -> bool:
@@ -78,14 +79,18 @@ def read_usage(node: str, samples: Iterable[MetricSample]) -> NodeUsage:
     for sample in samples:
         what, _, field = sample.name.removeprefix(PREFIX).partition("_")
         labels, card = sample.labels, sample.labels.get("card", "")
-        if field not in _FIELDS or not sample.name.startswith(PREFIX):
+        if field not in (*_FIELDS, *_LIMITS) or not sample.name.startswith(PREFIX):
             continue
         if what == "card":
             cards.setdefault(card, {})[field] = sample.value
         elif what == "container":
             key = (labels.get("namespace", ""), labels.get("pod", ""), labels.get("container", ""))
             containers.setdefault(key, {}).setdefault(card, {})[field] = sample.value
-    found = tuple(_container(key, each) for key, each in sorted(containers.items()))
+    found = tuple(
+        _container(key, each)
+        for key, each in sorted(containers.items())
+        if any(one.keys() & {*_FIELDS} for one in each.values())  # others have ended
+    )
     on = tuple(
         CardUsage(
             uuid, *(fields.get(each, 0) for each in _FIELDS[:4]), *map(fields.get, _FIELDS[4:])
@@ -104,6 +109,23 @@ _FIELDS = (
 )
 
 
+_LIMITS = ("core_limit", "memory_limit_bytes", "mps_clients")
+
+
+def _limit(by_card: Mapping[str, Mapping[str, float]]) -> str:
+    """Return what MPS limits each process of a container to; empty without MPS."""
+    of = next((each for each in by_card.values() if "core_limit" in each), None)
+    if of is None:
+        return ""
+    text = f"MPS limits each process to {of['core_limit']:g} % of the SMs"
+    if memory := of.get("memory_limit_bytes"):
+        text += f" and {memory / 2**30:g} GiB"
+    text += f" of each of {len(by_card)} cards" if len(by_card) > 1 else ""
+    if (clients := of.get("mps_clients")) is not None:
+        text += f"; processes connected to its daemon: {clients:g}"
+    return text
+
+
 def _container(
     key: tuple[str, str, str], by_card: Mapping[str, Mapping[str, float]]
 ) -> ContainerUsage:
@@ -118,6 +140,7 @@ def _container(
         total("memory_held_bytes") or 0,
         total("cores_used"),
         total("memory_used_bytes"),
+        _limit(by_card),
     )
 
 
@@ -145,6 +168,7 @@ def explanation_with_usage(
     pod, use = explanation.pod, uses.get(explanation.pod.node)
     if use is None:
         return explanation
+    explanation = with_limits(explanation, use.containers)
     own = {
         each.container: each
         for each in use.containers
@@ -153,6 +177,22 @@ def explanation_with_usage(
     containers = tuple(_with(each, own.get(each.name)) for each in pod.containers)
     cards = _cards_with(explanation.cards, use)
     return replace(explanation, pod=replace(pod, containers=containers), cards=cards)
+
+
+def with_limits(
+    explanation: PodExplanation, containers: Iterable[ContainerUsage]
+) -> PodExplanation:
+    """Return the explanation with what limits the pod's processes, where its agent reports that."""
+    pod = explanation.pod.namespace, explanation.pod.name
+    found = [
+        f"{each.container}: {each.limit}"
+        for each in containers
+        if each.limit and (each.namespace, each.pod) == pod
+    ]
+    if not found:
+        return explanation
+    others = (each for each in explanation.limits if each != UNLIMITED)
+    return replace(explanation, limits=(*others, *found))
 
 
 def _cards_with(cards: Sequence[CardReport], use: NodeUsage) -> tuple[CardReport, ...]:

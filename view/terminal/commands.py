@@ -22,7 +22,7 @@ from view.cluster.prometheus import Prometheus
 from view.model.doctor.checks import run_checks
 from view.model.manifest_fit import FitResult, requests_none
 from view.model.reports import Freshness, PodReport, Stage
-from view.model.usage import ContainerUsage
+from view.model.usage import ContainerUsage, with_limits
 from view.model.words import rfc3339
 from view.terminal.completion import complete_node, complete_pod
 from view.terminal.context import (
@@ -241,6 +241,9 @@ def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
         explanation = cluster.explain(namespace, name)
         if explanation is None:
             raise not_found("pods", name)
+        explanation = with_limits(
+            explanation, _measured(context, [explanation.pod], use=None) or ()
+        )
         page = show_explanation(explanation, datetime.now(UTC), wide=context.wide)
         return CommandOutput("GpuPodExplanationList", [explanation], page, explanation.gaps)
 

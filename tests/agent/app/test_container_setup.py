@@ -1,6 +1,7 @@
 """Injection and enforcement, as the settings choose them."""
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
+from agent.enforcement.mps.files import MpsFolder
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.holdings.edits import Mount
 from agent.holdings.holding import ContainerRef
 from agent.holdings.interfaces import Enforcer
 from agent.injection.inject import DriverFiles, Injection
+from agent.observability.series import Series
 from agent.settings import AgentMode, EnforcementMode, Settings
 from contract.inventory import Inventory
 from placement.pods import PodId
@@ -163,6 +166,36 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_ends() -> None:
     assert mount.container == "/etc/vcuda"
     assert (limits.pod_uid, limits.utilization, limits.memory) == (CLAIM.pod.uid, 30, 4 * BLOCK)
     assert limits.driver == (535, 104)
+
+
+def test_with_mps_the_limits_are_gauges_and_a_missing_program_is_a_problem(tmp_path: Path) -> None:
+    chosen = replace(settings(tmp_path), enforcement=EnforcementMode.MPS, mps_dir=tmp_path / "mps")
+    shown: list[Callable[[], Iterable[Series]]] = []
+    enforcer, runner = set_up_containers(
+        chosen,
+        CARDS,
+        driver=lambda: "",
+        entitled=lambda _uid, _name: ABOUT,
+        show_limits=shown.append,
+    )
+    enforcer.prepare_allocation(ABOUT)
+    missing = "the program that runs the MPS daemons does not run on this node"
+    runner.tick()
+    assert missing in runner.problem
+    gauges = {each.name.removeprefix("gpu_turnstile_agent_"): each for each in shown[0]()}
+    of = ("default", "p", "main", "GPU-1")
+    assert gauges["container_core_limit"].samples == {of: 30.0}
+    assert gauges["container_memory_limit_bytes"].samples == {of: 4.0 * BLOCK}
+    assert gauges["container_mps_clients"].samples == {}
+    ((card, reason),) = gauges["mps_problem"].samples
+    assert (card, missing in reason) == ("GPU-1", True)
+    MpsFolder(tmp_path / "mps").write_status({})
+    for _ in range(2):
+        runner.tick()
+        assert runner.problem == ""
+    (tmp_path / "mps" / "status.json").unlink()  # the program has ended since
+    runner.tick()
+    assert missing in runner.problem
 
 
 def test_an_enforcer_that_cannot_be_started_is_tried_until_it_can(

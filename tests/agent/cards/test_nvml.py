@@ -239,6 +239,27 @@ def test_a_driver_before_r460_is_read_by_its_own_functions(
     assert library.stub_sessions() == 0
 
 
+@pytest.mark.parametrize(
+    ("capability", "reason"),
+    [
+        ("6 1", ["of compute capability 6.1, and MPS limits cards from 7.0 (Volta) on"]),
+        ("7 0", []),
+        ("", []),
+    ],
+)
+def test_cards_that_mps_cannot_limit_are_left_out(
+    capability: str, reason: list[str], node: NvmlScript, library: object, tmp_path: Path
+) -> None:
+    node.card(0, capability="9 0")
+    if capability:
+        node.card(1, capability=capability)
+    for mps in (True, False):
+        with NvmlSource(tmp_path / "sys", mps=mps).open() as session:
+            found = session.discover()
+        assert [each.reason for each in found.skipped] == reason * mps
+        assert len(found.inventory.cards) == 2 - len(reason) * mps
+
+
 # --- sessions -------------------------------------------------------------------------
 
 

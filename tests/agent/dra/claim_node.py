@@ -12,6 +12,7 @@ from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding
+from agent.holdings.interfaces import Enforcer
 from agent.injection.inject import Injection, inject
 from agent.kubernetes_api.client import CLAIMS, Api
 from agent.kubernetes_api.pods import PodCache
@@ -97,6 +98,7 @@ class ClaimNode:
         table: DeviceTable = TABLE,
         *,
         ending: float = 0.0,
+        enforcer: Enforcer | None = None,
     ) -> ClaimDriver:
         def edits(holding: Holding) -> ContainerEdits:
             names = {card.uuid: f"nvidia.com/gpu={card.index}" for card in TABLE.inventory.cards}
@@ -113,7 +115,8 @@ class ClaimNode:
             pods=cast(PodCache, self),
             specs=ClaimSpecs(self.cdi, DRIVER),
             inject=edits,
-            enforcer=HamiCore(
+            enforcer=enforcer
+            or HamiCore(
                 state_dir=self.folder / "state",
                 library=library,
                 block=BLOCK,

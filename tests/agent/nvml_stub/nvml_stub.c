@@ -11,6 +11,7 @@
  *   card I minor|numa|ecc|action|mig|events|pending|failed NUMBER    (events: a mask)
  *   card I memory|reserved BYTES                     (reserved: of these, kept by the driver)
  *   card I pci DOMAIN BUS DEVICE
+ *   card I capability MAJOR MINOR                    (missing: not told)
  *   card I gpu|used NUMBER                           (percent of the time; bytes in use)
  *   process I C|G PID BYTES                          (computes or draws; -1: not told)
  *   sample I PID PERCENT AGE                         (AGE: microseconds before now)
@@ -343,6 +344,13 @@ int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
   int code = small(device, "mig", current);
   *pending = *current;
   return code;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
+  char rest[LINE];
+  CHECK(device);
+  if (!attribute(device, "capability", rest)) return NOT_SUPPORTED;
+  return sscanf(rest, "%d %d", major, minor) == 2 ? SUCCESS : UNKNOWN;
 }
 
 /* --- MIG instances --- */

@@ -176,6 +176,11 @@ PROBLEMS: dict[str, Changes] = {
     "enforcement error: no share starts: hami-library-dir: it is empty": with_agent(
         sample("hami_core_problem", reason="hami-library-dir: it is empty")
     ),
+    "enforcement error: card GPU-0: the MPS daemon of GPU-0 does not serve: SIGKILL": with_agent(
+        sample(
+            "mps_problem", card="GPU-0", reason="the MPS daemon of GPU-0 does not serve: SIGKILL"
+        )
+    ),
     "enforcement warning: off: shares are not enforced": {
         "enforcement": "none",
         **with_agent(enforcement="none"),

@@ -9,6 +9,7 @@ from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod, r
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, scene, state_of
 from view.model.pod_explanation import PodExplanation
+from view.model.usage import MetricSample, read_usage, with_limits
 
 
 def explain(name: str) -> PodExplanation:
@@ -93,6 +94,34 @@ def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
 ) -> None:
     found = alone(pod)
     assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
+
+
+def test_what_mps_limits_is_said_instead_of_what_an_admin_may_have_enabled() -> None:
+    explanation = alone(_bound(30, 4, phase="Running", **{NAMES.gpu_processes: "2"}))
+    labels = {
+        "namespace": explanation.pod.namespace,
+        "pod": explanation.pod.name,
+        "container": "c0",
+        "card": "GPU-n1-0",
+    }
+    gauges = {
+        "cores_held": 30,
+        "core_limit": 15,
+        "memory_limit_bytes": 2**29,
+        "mps_clients": 2,
+    }
+    prefix = "gpu_turnstile_agent_container_"
+    samples = [MetricSample(f"{prefix}{name}", labels, value) for name, value in gauges.items()]
+    ended = MetricSample(f"{prefix}core_limit", labels | {"pod": "ended"}, 15)
+    (use,) = read_usage("n1", [*samples, ended]).containers
+    found = with_limits(explanation, [use]).limits
+    assert found[1] == "With MPS, each of 2 processes has an equal part (gpu-processes)."
+    assert found[-1] == (
+        "c0: MPS limits each process to 15 % of the SMs and 0.5 GiB; "
+        "processes connected to its daemon: 2"
+    )
+    assert not any("unless your admin" in each for each in found)
+    assert any("unless your admin" in each for each in with_limits(explanation, []).limits)
 
 
 TWO = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}

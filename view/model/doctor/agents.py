@@ -27,6 +27,13 @@ from view.model.doctor.nodes import (
 )
 
 _FAILING, _INFO = "gpu_turnstile_agent_requests_failing", "gpu_turnstile_agent_info"
+_MPS_PROBLEM, _MPS_CLIENTS = (
+    f"gpu_turnstile_agent_{each}" for each in ("mps_problem", "container_mps_clients")
+)
+_MPS_PODS = (
+    "kubectl -n gpu-turnstile-node logs --selector app.kubernetes.io/name=gpu-turnstile-mps"
+    "  # docs/operate.md#a-daemon-of-mps-does-not-serve"
+)
 _PAGE = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
 _UNREACHABLE = f"{PODS_ON_NODE}  # docs/operate.md#the-api-server-is-unreachable"
 _WRITABLE = "gpu_turnstile_agent_folder_writable"
@@ -79,8 +86,9 @@ def check_requests(facts: Facts) -> Iterator[Finding]:
 
 
 def check_enforcement(facts: Facts) -> Iterator[Finding]:
-    """Compare what agents enforce with their DaemonSet, and report an outdated HAMi-core."""
+    """Compare what agents enforce with their DaemonSet, and report what does not enforce it."""
     wanted, found, read = require(facts.enforcement), FindingsByText(), _read(facts)
+    clients = dict[tuple[str, ...], float]()
     found.add(Level.UNKNOWN, facts.agents.keys() - read, "its agent's metrics cannot be read")
     for node, samples in sorted(read.items()):
         reports = [each.labels.get("enforcement", "") for each in samples if each.name == _INFO]
@@ -98,7 +106,19 @@ def check_enforcement(facts: Facts) -> Iterator[Finding]:
         if value(samples, "gpu_turnstile_agent_hami_core_outdated"):
             text = "HAMi-core is older than 2026-02-03: programs start 52 seconds late"
             found.add(Level.WARNING, node, text, _HAMI_CORE)
-    yield from found.findings(wanted)
+        for each in samples:
+            labels = each.labels
+            if each.name == _MPS_PROBLEM and each.value:
+                text = f"card {labels.get('card')}: {labels.get('reason')}"
+                found.add(Level.ERROR, node, text, _MPS_PODS)
+            elif each.name == _MPS_CLIENTS:
+                key = (node, *(labels.get(one, "") for one in ("namespace", "pod", "container")))
+                clients[key] = max(clients.get(key, 0), each.value)
+    fine = wanted
+    if clients:
+        connected = format_count(int(sum(clients.values())), "client")
+        fine = f"{wanted}: {connected} in {format_count(len(clients), 'container')} with shares"
+    yield from found.findings(fine)
 
 
 def check_disks(facts: Facts) -> Iterator[Finding]:

@@ -140,6 +140,9 @@ PATIENCE = 20.0
 
 
 class Stage(Ground):
+    own_limits = True
+    """Whether containers find their limits in a file, as vcuda's library reads them."""
+
     def __init__(
         self,
         settings: Settings,
@@ -149,7 +152,7 @@ class Stage(Ground):
         folder: Path,
         report: Callable[[str], None],
     ) -> None:
-        super().__init__(settings, cluster, node=node, report=report, enforced=True)
+        super().__init__(settings, cluster, node=node, report=report, enforced=self.own_limits)
         self.cards = [each["uuid"] for each in cards_file()["cards"]]
         self.no_webhook: str | None = None
         self._folder = folder
@@ -172,10 +175,14 @@ class Stage(Ground):
             f"--cards {folder}/cards.yaml --kubelet-dir {settings.plugin_dir} "
             f"--plugin-dir {self.plugins} "
             f"--pod-resources-socket {settings.pod_resources_socket} "
-            f"--enforcement vcuda --driver-dir {folder}/driver --state-dir {folder}/state "
-            f"--cri-socket {settings.cri_socket} "
+            f"{self.enforcement()} --cri-socket {settings.cri_socket} "
             f"--http-host 127.0.0.1 --http-port {self._ports['agent']}"
         )
+
+    def enforcement(self) -> str:
+        """Return the agent's flags that say how it limits shares."""
+        folder = self._folder
+        return f"--enforcement vcuda --driver-dir {folder}/driver --state-dir {folder}/state"
 
     def open(self) -> None:
         """Start everything; the node must not have an agent yet."""

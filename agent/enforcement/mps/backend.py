@@ -282,9 +282,12 @@ def _check_variables(given: Share, own: Share) -> None:
 def _missing_for(key: str, share: Share, status: Status) -> str:
     """Return why the daemon of a share does not serve it; empty if it does."""
     daemon = status.get(share.set)
-    if daemon is not None and daemon.admits(key, share):
+    if daemon is None:
+        problem = "it is not started yet"
+    elif daemon.admits(key, share):
         return ""
-    problem = (daemon.problem if daemon is not None else "") or "it is not started yet"
+    else:
+        problem = daemon.problem or "it has not got these limits yet"
     return f"the MPS daemon of {', '.join(share.cards)} does not serve: {problem}"
 
 

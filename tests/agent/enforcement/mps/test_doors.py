@@ -104,11 +104,16 @@ def test_a_claim_has_the_same_variables_in_its_spec(mps_node: MpsNode, tmp_path:
 def test_a_claim_whose_daemon_does_not_serve_is_asked_for_again(
     mps_node: MpsNode, tmp_path: Path
 ) -> None:
-    mps_node.files.write_status({})
     node = ClaimNode(tmp_path)
     driver = node.driver(enforcer=mps_node.agent(patience=0.0))
     ref = node.add("p", "gpu-1", 30, 4)
-    with pytest.raises(EnforcementError, match="does not serve: it is not started yet"):
-        driver.prepare(ref)
+    card = TABLE.inventory.cards[1].uuid
+    for status, problem in (
+        ({}, "does not serve: it is not started yet"),
+        ({card: DaemonStatus((card,), "1", "")}, "does not serve: it has not got these limits yet"),
+    ):
+        mps_node.files.write_status(status)
+        with pytest.raises(EnforcementError, match=problem):
+            driver.prepare(ref)
     serve_all(mps_node, make_key("uid-p/c0"))
     driver.prepare(ref)

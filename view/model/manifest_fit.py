@@ -62,8 +62,8 @@ class FitResult(StrEnum):
     INVALID = "would be denied"
     """The webhook would deny its pods: the request itself is invalid."""
     UNKNOWN = "unknown"
-    """Nodes cannot be read, too many pods fit to count them, or it depends on the webhook's
-    ``--claims``."""
+    """Nodes cannot be read, it is not known whether an agent still refuses pods, too many pods fit
+    to count them, or it depends on the webhook's ``--claims``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +251,18 @@ def _try(  # noqa: PLR0913 -- all it depends on
     fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
     most_each = 1 if read.kind == "DaemonSet" else replicas
     placed, after = _place(pod, suitable, fitting, replicas, most_each, policy)
-    room = sum(placed.values())
+    room = at_best = sum(placed.values())
+    best = [each.at_best() for each in suitable]
+    if room < replicas and best != suitable and not errors:
+        fits = (fit_on_node(pod, each, policy, selection) for each in best)
+        fitting = {node_fit.node for node_fit in fits if node_fit.fits}
+        at_best = sum(_place(pod, best, fitting, replicas, most_each, policy)[0].values())
     suggested = NO_SUGGESTIONS
     if not errors:
         suggested = suggest_changes(pod, suitable, names, selection, now=now)
     return _Trial(
         by_claim,
-        FitResult.INVALID if errors else _result(replicas, room, gaps),
+        FitResult.INVALID if errors else _result(replicas, room, at_best, gaps),
         errors,
         placed,
         node_fits,
@@ -290,10 +295,11 @@ def _short(
     return summarize((*(clamp(each.reason) for each in refusals), *others)) or "no node"
 
 
-def _result(replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
+def _result(replicas: int, room: int, at_best: int, gaps: Sequence[Gap]) -> FitResult:
     if room >= replicas and (room or not any(gap.what == "nodes" for gap in gaps)):
         return FitResult.FITS
     unseen = any(gap.what == "nodes" for gap in gaps) or room >= _MOST_COUNTED
+    unseen = unseen or at_best >= replicas > room
     return FitResult.UNKNOWN if unseen else FitResult.NOT
 
 

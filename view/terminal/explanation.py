@@ -8,7 +8,7 @@ from view.model.manifest_fit import FitReport, FitResult
 from view.model.node_fits import CardFit, NodeFit
 from view.model.pod_explanation import PodExplanation
 from view.model.pod_reasons import format_exit_code
-from view.model.reports import ContainerStatus, PodReport, Stage
+from view.model.reports import MAY_REFUSE, ContainerStatus, PodReport, Stage
 from view.model.suggested_changes import SuggestedChange, how_to_make
 from view.model.words import age, checked, name_cards, name_some
 from view.terminal.layout import (
@@ -255,6 +255,7 @@ def _result_of(report: FitReport) -> Cell:
     where = f" on {format_count(len(placed), 'node')}: {name_some(placed)}" if placed else ""
     if report.result is FitResult.UNKNOWN:
         known = f": at least {pods} fit{where}" if report.room else ""
+        known = known or (f": {report.short}" if MAY_REFUSE in report.short else "")
         return cell(f"unknown{known}", WARN)
     if report.result is FitResult.FITS:
         many = f"fits: all {report.replicas} pods{where}"

@@ -150,6 +150,10 @@ class Occupancy:
             return self.facts.problem
         return "" if self.refusals is None else str(self.refusals)
 
+    def uncordoned(self) -> "Occupancy":
+        """Return the node as if it were not cordoned: the kubelet does not look at that."""
+        return replace(self, facts=replace(self.facts, cordoned=False))
+
     def at_best(self) -> "Occupancy":
         """Return the node as if its agent refused no pods, if that is unknown."""
         unknown = self.refusals is not None and not self.refusals.last

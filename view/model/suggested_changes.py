@@ -116,6 +116,9 @@ def suggest_changes(
         deletions = () if waits else find_deletions(shape, search.usable)
         admin = (*search.enable_nodes(), *search.repair_card(), *late, *deletions)
         changes = (*waits, *author, *admin)
+        if selection.gates:
+            wait = "wait until its scheduling gates are removed"
+            changes = tuple(replace(each, text=f"{each.text}, and {wait}") for each in changes)
         if changes:
             return Suggestions(changes)
     text = "No single change that gpu-turnstile can suggest would make it fit"

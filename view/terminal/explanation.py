@@ -228,7 +228,11 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page += [line("")] if page else []
         page.append(TextLine((cell(f"{report.kind} {report.name} ", BOLD), _result_of(report))))
         page.append(line(f"Requests {requests_of(report.containers)}"))
-        page += [line(f"Not placed: {report.short}", WARN)] if report.room and report.short else []
+        page += (
+            [line(f"Not placed: {report.short}", WARN)]
+            if report.room and report.short and not report.gates
+            else []
+        )
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
         page += [line(f"Warning: {each}", WARN) for each in report.warnings]
         page += [line(f"{report.claims}.")] if report.claims else []
@@ -243,8 +247,10 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
 
 
 def _result_of(report: FitReport) -> Cell:
-    if report.result is FitResult.INVALID:
-        return cell("would be denied when it is created", BAD)
+    if report.gates or report.result is FitResult.INVALID:
+        denied = report.result is FitResult.INVALID
+        waits = f"does not start yet: {report.short}"
+        return cell("would be denied when it is created" if denied else waits, BAD)
     fitting = [each.node for each in report.nodes if each.fits]
     if report.result is FitResult.FITS and report.replicas == 1:
         return cell(f"fits on {format_count(len(fitting), 'node')}: {name_some(fitting)}", GOOD)

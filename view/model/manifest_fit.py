@@ -17,6 +17,7 @@ from contract.spelling import (
     advise_wishes,
     find_misnamed,
 )
+from contract.text import format_count
 from contract.workloads import WORKLOADS, template_of
 from placement.first_fit import as_claimed
 from placement.held import add_up
@@ -207,7 +208,9 @@ def fit_manifests(  # noqa: PLR0913 -- all it depends on
         short, gates = least.short, read.facts.selection.gates
         if gates and result is not FitResult.INVALID:
             fitting = [each.node for each in node_fits if each.fits]
-            then = "would not fit" if result is FitResult.NOT else "may fit: that is unknown"
+            then = "may fit" if result is FitResult.UNKNOWN else "would not fit"
+            if least.room and result is not FitResult.FITS:
+                then += f" ({least.room} of {format_count(replicas, 'pod')} would)"
             then = f"would fit on {name_some(fitting)}" if result is FitResult.FITS else then
             result = FitResult.NOT
             short = after_gates(read.facts.selection, ": ".join(filter(None, (then, short))))

@@ -424,6 +424,9 @@ def test_a_pod_waits_for_its_scheduling_gates_and_what_is_then_is_said(
     for each in (*found.changes, *explained.changes):
         assert each.text.endswith(", and wait until its scheduling gates are removed")
     assert bool(found.changes) == bool(explained.changes) == bool(change)
+    several = {"kind": "Deployment", "spec": {"replicas": 2, "template": {"spec": pod["spec"]}}}
+    (some,) = state.fit(several)
+    assert ("then it would not fit (1 of 2 pods would): no card" in some.short) is not bool(change)
     assert change in explained.summary
 
 

@@ -296,6 +296,20 @@ def test_each_problem_is_the_only_finding(expected: str, changed: Changes) -> No
     assert problems(**changed) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("reason", "run"),
+    [
+        ("No space left on device", "kubectl describe node n1  # docs/operate.md#"),
+        ("Read-only file system", "kubectl -n gpu-turnstile-node delete pod --selector "),
+    ],
+)
+def test_an_agent_is_restarted_where_its_folder_was_read_only(reason: str, run: str) -> None:
+    labels = {"folder": "state-dir", "path": "/var/lib/gpu-turnstile", "reason": reason}
+    (found,) = findings("agent-disks", **with_agent(sample("folder_writable", 0, **labels)))
+    assert found.run.startswith(run)
+    assert found.run.endswith("docs/operate.md#the-disk-is-full-or-read-only")
+
+
 def test_the_doctor_of_a_node_that_does_not_exist_says_so() -> None:
     (found,) = (each for each in findings("", "ghost") if each.level is Level.ERROR)
     assert (found.check, found.text) == ("nodes", "node ghost does not exist")

@@ -11,6 +11,9 @@ from view.model.words import clamp
 CONTROLLERS = ("DaemonSet", "Job", "ReplicaSet", "ReplicationController", "StatefulSet")
 """The kinds of Kubernetes' own controllers of pods."""
 
+SCALED = ("ReplicaSet", "ReplicationController", "StatefulSet")
+"""Those that keep as many pods as their ``spec.replicas`` says."""
+
 _OURS = "gpu-turnstile"
 
 

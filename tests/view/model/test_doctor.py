@@ -323,6 +323,14 @@ KNEW_NONE = "because the kubelet knew no agent"
 REFUSALS: dict[str, Changes] = {
     "Deployment default/web: refused 137 times in 20 s, last 3 min ago: "
     "default-scheduler does not see cards": {"refused": refused(scenes.storm(), 3 * MINUTE)},
+    # the last one alone had another reason
+    "Deployment default/web: refused 4 times in 20 s, last 3 min ago: gpu-turnstile: state-dir: "
+    "full (3 of 4; 1 for other reasons)": {
+        "refused": refused(
+            [*scenes.storm(4, why="state-dir: full")[:3], scenes.storm(4, why="unavailable")[3]],
+            3 * MINUTE,
+        )
+    },
     f'16 pods failed within 4 s, last 3 min ago, {KNEW_NONE} ("{UNHEALTHY}"): '
     "its proxy ended, the next one started at 23:57:02 UTC": {
         "refused": refused(without_plugin(16, UNHEALTHY), 3 * MINUTE),

@@ -187,14 +187,17 @@ def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
     one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
-    api.responses["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
+    api.responses["/apis/apps/v1/deployments"] = [
+        one,
+        {"metadata": {"name": "b"}, "spec": {"replicas": 0}},
+    ]
     agent, _proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
     facts = read(api)
     assert facts.managed == [
         ManagedObject("Deployment", "a", "view", ("gpus", "team")),
-        ManagedObject("Deployment", "b", "", None),
+        ManagedObject("Deployment", "b", "", None, 0),
     ]
     assert not isinstance(facts.programs, UnreadSource)
     (since,) = (each.since for each in facts.programs if each.name == "agent-1")

@@ -235,6 +235,9 @@ def test_an_extender_without_pods_is_not_reported_as_not_installed() -> None:
     (found,) = problems(programs=without("webhook"), ending=[pod("webhook", "w", due=NOW)])
     missing = "Deployment gpu-turnstile-webhook has no pods, or is missing"
     assert found == f"webhook-replicas error: {missing}; 1 pod ending or ended"
+    owned = [replace(each, replicas=0 if each.kind == "Deployment" else None) for each in OWNED]
+    (found,) = problems(programs=without("webhook"), managed=owned)
+    assert found == f"webhook-replicas error: {missing.partition(',')[0]}: spec.replicas is 0"
 
 
 def test_the_policies_are_those_that_are_installed() -> None:

@@ -197,6 +197,9 @@ class ManagedObject:
         tuple[str, str] | None,
         "name and namespace of its Helm release; ``None`` if it belongs to none.",
     ] = None
+    replicas: Annotated[
+        int | None, "its ``spec.replicas``; ``None`` if its kind has none, or it is not set."
+    ] = None
 
 
 Samples: TypeAlias = Sequence[MetricSample]

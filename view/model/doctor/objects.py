@@ -188,6 +188,7 @@ def read_managed(kind: str, obj: _Object) -> ManagedObject:
         metadata["name"],
         _label(obj, _COMPONENT_LABEL),
         (release, namespace) if release and namespace else None,
+        (obj.get("spec") or {}).get("replicas"),
     )
 
 

@@ -262,6 +262,13 @@ class ClusterState:
         """Set how many pods a workload (its UID) wants and has, whose pods are denied."""
         self._missing[workload] = counts
 
+    def settle_pods(self, namespace: str, controller: str, wanted: int) -> bool:
+        """Set how many pods a controller wants of which pods are left over.
+
+        If so many run, the refused and failed ones count as replaced. Return whether they do.
+        """
+        return self._siblings.settle(namespace, controller, wanted)
+
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Set what could not be read."""
         if self._gaps != (gaps := tuple(gaps)):
@@ -392,6 +399,13 @@ class ClusterState:
             and denied.at > max(self._owned.get(about, {}).values(), default="")
             and denied.at > self._settled.get(about, "")
         ]
+
+    def left_over(self) -> set[tuple[str, str]]:
+        """Return namespace and controller of refused and failed pods that are not replaced.
+
+        A controller is such as ``ReplicaSet/web-5d``.
+        """
+        return self._siblings.left_over()
 
     def _with_counts(self, workload: str, denied: DeniedReport) -> DeniedReport:
         counts = self._missing.get(workload)

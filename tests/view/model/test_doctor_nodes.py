@@ -285,6 +285,30 @@ def test_allocations_wait_for_an_agent_that_is_new_and_not_for_one_that_fails(
     assert [(each.level.value, each.text) for each in found] == [(level, text)]
 
 
+@pytest.mark.parametrize(
+    ("reasons", "more", "page"),
+    [
+        ({}, "", "the-api-server-is-unreachable"),
+        ({"create_events": "forbidden"}, "", "the-api-server-is-unreachable"),
+        ({"patch_pods": "forbidden"}, "patch pods (forbidden)", "the-agent-lacks-a-permission"),
+        ({"patch_pods": "denied"}, "patch pods (denied)", "the-agent-lacks-a-permission"),
+        (
+            {"patch_pods": "unreachable"},
+            "patch pods (unreachable)",
+            "the-api-server-is-unreachable",
+        ),
+    ],
+)
+def test_allocations_that_are_not_written_name_the_request_that_fails(
+    reasons: dict[str, str], more: str, page: str
+) -> None:
+    samples = [*agent(patches_pending=2), *failing(**reasons)]
+    (found,) = findings("allocations", agents={"n1": samples})
+    text = "allocations are not written to the pods yet"
+    more = f"; the agent cannot {more}: see the check agent-requests" if more else ""
+    assert (found.text, found.run.rpartition("#")[2]) == (text + more, page)
+
+
 def test_an_agent_that_has_just_started_is_not_registered_yet() -> None:
     (found,) = findings("kubelet", programs=NEW_AGENT, **with_agent(registered=0))
     text = "the agent is not registered with the kubelet; it has just started"

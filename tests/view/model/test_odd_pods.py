@@ -242,6 +242,16 @@ def test_repeatedly_refused_pods_are_counted_and_the_cause_is_named() -> None:
     assert not any(each.replaced for each in state.report().pods)
 
 
+def test_a_pod_refused_in_the_second_of_an_admitted_one_is_replaced() -> None:
+    at = "2025-11-22T09:00:00Z"
+    state = state_of([make_node("n1", 1)], scenes.storm(3))  # the last one at this time
+    running = scenes.running("web-5d-next", (30, 4), "n1", 0)
+    state.put_pod(scenes.owned(running, "ReplicaSet", "web-5d", at, "5d"))
+    pods = state.report().pods
+    assert [each.name for each in pods if not each.replaced] == ["web-5d-next"]
+    assert most_urgent(pods).name == "web-5d-next"
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -268,11 +268,12 @@ def describe(error: Exception, server: str, timeout: float = 0.0) -> str:
     elif isinstance(cause, ssl.SSLCertVerificationError):
         text = f"the certificate of {where} is not trusted: {cause.verify_message}"
     elif isinstance(cause, ssl.SSLError):
-        text = f"TLS: {(cause.reason or 'failed').replace('_', ' ').lower()}"
+        tls = f"TLS: {(cause.reason or 'failed').replace('_', ' ').lower()}"
+        text = f"{where}: {tls}"
         if cause.reason in _NO_TLS:
-            text = f"{where} does not speak TLS, which {server} demands ({text})"
+            text = f"{where} does not speak TLS, which {server} demands ({tls})"
     else:
-        text = reason_of(cause)
+        text = f"{where}: {reason_of(cause)}"
     return text
 
 

@@ -114,8 +114,10 @@ class NodeSelection:
         terms: those of its required node affinity, of which one must be fulfilled; ``None``
             without one.
         tolerations: which taints it tolerates.
-        node: its ``nodeName`` if its author has written it; else empty.
-        gates: the names of its ``schedulingGates``: no node gets it before they are removed.
+        node: its ``nodeName`` if its author has written it; else empty. No scheduler is asked then,
+            and of taints the kubelet looks at ``NoExecute`` only.
+        gates: the names of its ``schedulingGates``: no node gets it before they are removed, which
+            excludes none.
     """
 
     os: str = ""
@@ -127,9 +129,8 @@ class NodeSelection:
 
     def excludes(self, name: str, labels: Mapping[str, str], taints: Iterable[Taint]) -> str:
         """Return what excludes a node, in words; empty if nothing does."""
-        if self.gates or self.node not in ("", name):
-            gated = f"spec.schedulingGates {', '.join(self.gates)}" if self.gates else ""
-            return gated or f"spec.nodeName {self.node}"
+        if self.node not in ("", name):
+            return f"spec.nodeName {self.node}"
         if self.os and labels.get(_OS, self.os) != self.os:
             return f"spec.os {self.os}"
         for key, value in self.labels:
@@ -138,6 +139,8 @@ class NodeSelection:
         if self.terms is not None and not any(_selects(term, name, labels) for term in self.terms):
             return "required node affinity"
         for taint in taints:
+            if self.node and taint.effect != "NoExecute":
+                continue
             if not any(each.tolerates(taint) for each in self.tolerations):
                 return f"no toleration of the taint {taint}"
         return ""
@@ -156,10 +159,9 @@ def _selects(term: _Term, name: str, labels: Mapping[str, str]) -> bool:
 
 
 def read_selection(spec: Mapping[str, Any]) -> NodeSelection:
-    """Read which nodes the spec of a pod allows, without ``nodeName`` and gates.
+    """Read which nodes the spec of a pod allows, without ``nodeName``.
 
-    A scheduler writes the one and somebody removes the other, so both say nothing of a pod that
-    exists already.
+    A scheduler writes it, so it says nothing of a pod that exists already.
     """
     required = _mapping(
         _mapping(_mapping(spec.get("affinity")).get("nodeAffinity")).get(
@@ -185,6 +187,9 @@ def read_selection(spec: Mapping[str, Any]) -> NodeSelection:
             tuple(
                 _Toleration(*(str(each.get(name) or "") for name in _Toleration._fields))
                 for each in map(_mapping, _list(spec.get("tolerations")))
+            ),
+            gates=tuple(
+                str(_mapping(each).get("name")) for each in _list(spec.get("schedulingGates"))
             ),
         )
     )

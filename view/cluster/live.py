@@ -25,7 +25,7 @@ from view.cluster.collections import (
 )
 from view.cluster.timing import REAL_TIME, Timing
 from view.model.claims import TemplateFacts
-from view.model.event_facts import CONTROLLERS, missing_pods
+from view.model.event_facts import CONTROLLERS, SCALED, count_pods, missing_pods
 from view.model.manifest_fit import FitReport
 from view.model.pod_explanation import PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
@@ -102,6 +102,7 @@ class LiveCluster:
             if each.of == NODES and not each.listed:
                 _load(each)  # now the nodes of pods are known
         self._read_denied()
+        self._read_left_over()
         self._last_response = began
 
     def follow(self, stop: threading.Event) -> list[threading.Thread]:
@@ -140,6 +141,29 @@ class LiveCluster:
         while not stop.wait(_DENIED_SECONDS):
             with suppress(Unavailable):
                 self._read_denied()
+                self._read_left_over()
+
+    def _read_left_over(self) -> None:
+        """Read the controllers of dead pods: perhaps they want no others, or have them.
+
+        Pods of one that may not be read stay.
+        """
+        with self._lock:
+            controllers = sorted(self._state.left_over())
+        known = [each for each in controllers if each[1].partition("/")[0] in SCALED]
+        for namespace, controller in known[:_MOST_DENIED]:
+            kind, _, name = controller.partition("/")
+            of = WORKLOADS[kind]
+            path = object_path(of.resource, namespace, name, api=of.api)
+            try:
+                found = self._api.find(path, timeout=_DENIED_SECONDS)
+            except (Rejected, Gone):
+                continue
+            wanted = None if found is None else count_pods(kind, found).wanted
+            with self._changed:
+                if wanted is not None and self._state.settle_pods(namespace, controller, wanted):
+                    self._changes += 1
+                    self._changed.notify_all()
 
     def _read_denied(self) -> None:
         """Read the workloads whose pods are denied: of one that is gone no Event tells.

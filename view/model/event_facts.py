@@ -1,6 +1,7 @@
 """Events about GPU pods, and about workloads whose pods are denied, until these want no more."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from contract.names import Names
@@ -9,6 +10,9 @@ from view.model.words import clamp
 
 CONTROLLERS = ("DaemonSet", "Job", "ReplicaSet", "ReplicationController", "StatefulSet")
 """The kinds of Kubernetes' own controllers of pods."""
+
+SCALED = ("ReplicaSet", "ReplicationController", "StatefulSet")
+"""Those that keep as many pods as their ``spec.replicas`` says."""
 
 _OURS = "gpu-turnstile"
 
@@ -55,9 +59,18 @@ class EventFacts:
         )
         return tuple(sorted(by_text, key=lambda each: each.at, reverse=True))
 
-    def denied(self) -> Iterable[tuple[str, DeniedReport]]:
-        """Return the UIDs of owners whose pods could not be created, each with its report."""
-        return self._denied.values()
+    def denied(self) -> Iterator[tuple[str, DeniedReport]]:
+        """Return the UIDs of owners whose pods could not be created, each with its report.
+
+        That is the newest Event of an owner, with the count of all: a quota's message names the
+        pod, so each try has an Event of its own.
+        """
+        found: dict[tuple[str, ...], list[DeniedReport]] = {}
+        for about, each in self._denied.values():
+            found.setdefault((about, each.kind, each.namespace, each.name), []).append(each)
+        for (about, *_), reports in found.items():
+            newest = max(reports, key=lambda each: (each.at, each.message))
+            yield about, replace(newest, count=sum(each.count for each in reports))
 
 
 def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedReport | None:

@@ -17,6 +17,7 @@ from contract.spelling import (
     advise_wishes,
     find_misnamed,
 )
+from contract.text import format_count
 from contract.workloads import WORKLOADS, template_of
 from placement.first_fit import as_claimed
 from placement.held import add_up
@@ -25,6 +26,7 @@ from placement.scoring import Policy
 from view.model.claims import FIRST_FIT, NO_CLAIMS, of_kind
 from view.model.node_fits import (
     NodeFit,
+    after_gates,
     excluded_by,
     fit_on_node,
     fits_first,
@@ -41,7 +43,7 @@ from view.model.suggested_changes import (
     Suggestions,
     suggest_changes,
 )
-from view.model.words import clamp, missing_node, summarize
+from view.model.words import clamp, missing_node, name_some, summarize
 
 _TEMPLATES = {"Pod": (), **{kind: each.template for kind, each in WORKLOADS.items()}}
 _MOST_COUNTED = 10_000
@@ -62,8 +64,8 @@ class FitResult(StrEnum):
     INVALID = "would be denied"
     """The webhook would deny its pods: the request itself is invalid."""
     UNKNOWN = "unknown"
-    """Nodes cannot be read, too many pods fit to count them, or it depends on the webhook's
-    ``--claims``."""
+    """Nodes cannot be read, it is not known whether an agent still refuses pods, too many pods fit
+    to count them, or it depends on the webhook's ``--claims``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,11 @@ class FitReport:
     claims: Annotated[
         str, "what is different because nodes serve claims, in a sentence; empty if nothing is."
     ] = ""
+    gates: Annotated[
+        tuple[str, ...],
+        "scheduling gates for whose removal its pods wait; ``room``, ``placed`` and ``nodes`` are "
+        "as they are then.",
+    ] = ()
 
     @property
     def fits(self) -> bool:
@@ -197,16 +204,26 @@ def fit_manifests(  # noqa: PLR0913 -- all it depends on
             rest = (each for each in nodes if each.snapshot.node.name not in others)
             refused = (refused_by_kind(each, by_claim=trials[0].by_claim) for each in rest)
             node_fits += filter(None, refused)
+        result = least.result if alike else FitResult.NOT if neither else FitResult.UNKNOWN
+        short, gates = least.short, read.facts.selection.gates
+        if gates and result is not FitResult.INVALID:
+            fitting = [each.node for each in node_fits if each.fits]
+            then = "may fit" if result is FitResult.UNKNOWN else "would not fit"
+            if least.room and result is not FitResult.FITS:
+                then += f" ({least.room} of {format_count(replicas, 'pod')} would)"
+            then = f"would fit on {name_some(fitting)}" if result is FitResult.FITS else then
+            result = FitResult.NOT
+            short = after_gates(read.facts.selection, ": ".join(filter(None, (then, short))))
         found.append(
             FitReport(
                 kind=read.kind,
                 namespace=info.id.namespace,
                 name=info.id.name,
-                result=least.result if alike else FitResult.NOT if neither else FitResult.UNKNOWN,
+                result=result,
                 replicas=replicas,
                 room=least.room,
                 placed=tuple(Placed(*each) for each in least.placed.items() if len(trials) == 1),
-                short=least.short,
+                short=short,
                 containers=read.facts.report.containers,
                 errors=least.errors if alike else info.errors,
                 nodes=tuple(sorted(node_fits, key=fits_first)),
@@ -215,10 +232,12 @@ def fit_manifests(  # noqa: PLR0913 -- all it depends on
                 warnings=_warnings(manifest, read.kind, names, missing),
                 gaps=gaps,
                 claims=_about_claims(trials, replicas),
+                gates=tuple(map(clamp, gates)),
             )
         )
         after = {each.snapshot.node.name: each for trial in trials for each in trial.after}
-        nodes = [after.get(each.snapshot.node.name, each) for each in nodes]
+        placed = ((each, after.get(each.snapshot.node.name, each)) for each in nodes)
+        nodes = [replace(then, facts=each.facts) for each, then in placed]
     return tuple(found)
 
 
@@ -245,19 +264,26 @@ def _try(  # noqa: PLR0913 -- all it depends on
     if by_claim:
         found = find_claim_errors(read.pod, info.demand, info.wishes, names)
         errors, pod = errors or tuple(clamp(str(each)) for each in found), as_claimed(info)
-    found_by = (each.as_found_by("", read.facts.priority, now.timestamp()) for each in nodes)
+    # A node that the pod names itself gets it from the kubelet, also while it is cordoned.
+    cordoned = (each.uncordoned() if selection.node else each for each in nodes)
+    found_by = (each.as_found_by("", read.facts.priority, now.timestamp()) for each in cordoned)
     suitable = of_kind(found_by, by_claim=by_claim)
     node_fits = [] if errors else [fit_on_node(pod, each, policy, selection) for each in suitable]
     fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
     most_each = 1 if read.kind == "DaemonSet" else replicas
     placed, after = _place(pod, suitable, fitting, replicas, most_each, policy)
-    room = sum(placed.values())
+    room = at_best = sum(placed.values())
+    best = [each.at_best() for each in suitable]
+    if room < replicas and best != suitable and not errors:
+        fits = (fit_on_node(pod, each, policy, selection) for each in best)
+        fitting = {node_fit.node for node_fit in fits if node_fit.fits}
+        at_best = sum(_place(pod, best, fitting, replicas, most_each, policy)[0].values())
     suggested = NO_SUGGESTIONS
     if not errors:
         suggested = suggest_changes(pod, suitable, names, selection, now=now)
     return _Trial(
         by_claim,
-        FitResult.INVALID if errors else _result(replicas, room, gaps),
+        FitResult.INVALID if errors else _result(replicas, room, at_best, gaps),
         errors,
         placed,
         node_fits,
@@ -290,10 +316,11 @@ def _short(
     return summarize((*(clamp(each.reason) for each in refusals), *others)) or "no node"
 
 
-def _result(replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
+def _result(replicas: int, room: int, at_best: int, gaps: Sequence[Gap]) -> FitResult:
     if room >= replicas and (room or not any(gap.what == "nodes" for gap in gaps)):
         return FitResult.FITS
     unseen = any(gap.what == "nodes" for gap in gaps) or room >= _MOST_COUNTED
+    unseen = unseen or at_best >= replicas > room
     return FitResult.UNKNOWN if unseen else FitResult.NOT
 
 
@@ -327,11 +354,7 @@ def _read(manifest: Mapping[str, Any], names: Names) -> _Manifest:
         other_way = _FIT_POD if kind == "Pod" else _FIT_WORKLOAD
         raise InvalidManifest(f'{kind} "{name}" {requests_none(pod, names, other_way=other_way)}')
     errors = _errors(facts.info.errors, find_misnamed(pod, names))
-    gated = spec.get("schedulingGates")
-    gates = tuple(
-        clamp(_mapping(each).get("name")) for each in (gated if isinstance(gated, list) else ())
-    )
-    selection = replace(facts.selection, node=named_node(manifest), gates=gates)
+    selection = replace(facts.selection, node=named_node(manifest))
     facts = replace(facts, info=replace(facts.info, errors=errors), selection=selection)
     replicas = counted if kind != "Pod" and type(counted) is int else 1
     written = pod if not _mapping(pod.get("metadata")).get("uid") else {**pod, "spec": spec}

@@ -31,6 +31,7 @@ NO_COUNTS = (
     "nothing is allocatable yet: the kubelet still knows the device plugin, or the agent for "
     "claims does not run"
 )
+AGENT_NOT_READY = "the agent is not ready: kubectl gpu doctor says why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class NodeFacts:
     ] = ""
     cordon_problem: Annotated[str, "what is wrong with ``gpu-cordoned``; empty if nothing is."] = ""
     taints: Annotated[tuple[Taint, ...], "that keep pods away, without those of conditions."] = ()
+    agent_not_ready: Annotated[
+        bool, "whether its agent's pod is known not to be ready, for longer than a start takes."
+    ] = False
 
     @property
     def serves_claims(self) -> bool:
@@ -68,7 +72,8 @@ class NodeFacts:
         """Why it serves no GPU pod at all; empty if it does."""
         if self.serves_claims and self.node.problem is Problem.AGENT_DISCONNECTED:
             return NO_COUNTS
-        return ": ".join(filter(None, (self.node.problem.value, self.unreadable)))
+        found = ": ".join(filter(None, (self.node.problem.value, self.unreadable)))
+        return found or AGENT_NOT_READY * self.agent_not_ready
 
 
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:

@@ -122,6 +122,12 @@ def excluded_by(selection: NodeSelection, occupancy: Occupancy) -> str:
     return clamp(selection.excludes(facts.node.name, facts.labels, facts.taints))
 
 
+def after_gates(selection: NodeSelection, then: str) -> str:
+    """Return for which scheduling gates a pod waits, and what *then* is."""
+    gates = clamp(", ".join(selection.gates))
+    return f"it waits for its scheduling gates ({gates}) to be removed; then it {then}"
+
+
 def refusal_of(
     pod: PodInfo, occupancy: Occupancy, selection: NodeSelection
 ) -> Unschedulable | None:

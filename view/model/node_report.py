@@ -27,7 +27,7 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
     cards = _cards(occupancy)
     refusals = occupancy.refusals
     unconfirmed = tuple(_unconfirmed(occupancy))
-    in_service = not (node.problem or refusals or unconfirmed)
+    in_service = not (facts.problem or refusals or unconfirmed)
     usable = [card for card in cards if not card.withheld and in_service]
     (cores, cores_held), (blocks, blocks_held) = occupancy.snapshot.totals
     shares = [
@@ -57,6 +57,7 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
         pods=len(occupancy.held),
         unconfirmed=unconfirmed,
         refusing="" if refusals is None else clamp(refusals.reason),
+        refusing_unknown=refusals is not None and not refusals.last,
         pool=next((facts.labels[each] for each in pool_labels if each in facts.labels), ""),
     )
 

@@ -17,11 +17,11 @@ from placement.held import HeldAmounts, HeldByPosition, add_up
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.node_facts import NodeFacts
+from view.model.reports import MAY_REFUSE, REFUSES
 from view.model.words import name_some
 
 CORDONED = "the node is cordoned"
 NOT_READY = "the node is not Ready"
-REFUSES = "its agent refuses pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,15 @@ class NodeRefusals:
     reason: Annotated[str, "what is wrong with the node, as the agent words it, of the last one."]
     count: Annotated[int, "number of these pods."]
     at: Annotated[str, "when the last of them was bound to the node."]
+    last: Annotated[
+        bool,
+        "whether it would refuse pods now, too; false if that is unknown, as the last one is not "
+        "of the last minutes, or the agent has started since.",
+    ] = True
+
+    def __str__(self) -> str:
+        """Return what is known of the next pods, and why."""
+        return f"{REFUSES if self.last else MAY_REFUSE}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,18 @@ class Occupancy:
             return CORDONED
         if self.facts.not_ready:
             return f"{NOT_READY} ({self.facts.not_ready})"
-        return "" if self.refusals is None else f"{REFUSES}: {self.refusals.reason}"
+        if self.facts.problem and not self.facts.node.problem:
+            return self.facts.problem
+        return "" if self.refusals is None else str(self.refusals)
+
+    def uncordoned(self) -> "Occupancy":
+        """Return the node as if it were not cordoned: the kubelet does not look at that."""
+        return replace(self, facts=replace(self.facts, cordoned=False))
+
+    def at_best(self) -> "Occupancy":
+        """Return the node as if its agent refused no pods, if that is unknown."""
+        unknown = self.refusals is not None and not self.refusals.last
+        return replace(self, refusals=None) if unknown else self
 
     def without(self, uids: AbstractSet[str]) -> "Occupancy":
         """Return the node as if the pods with these UIDs held nothing."""

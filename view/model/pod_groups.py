@@ -10,6 +10,7 @@ from view.model.reports import DeniedReport, PodReport, Stage
 from view.model.words import duration
 
 _NOT_ADMITTED = (Stage.PENDING, Stage.STARTING, Stage.REFUSED)
+_LEFT = (Stage.REFUSED, Stage.FAILED)
 
 _Owner = tuple[str, str]
 
@@ -92,9 +93,16 @@ def is_of(pod: PodReport | DeniedReport, kind: str, name: str) -> bool:
     """
     if isinstance(pod, DeniedReport):
         return is_of_owner(f"{pod.kind}/{pod.name}", kind, name)
-    if kind == "ReplicaSet" and pod.owner.startswith("Deployment/"):
-        return pod.name.rpartition("-")[0] == name
+    if kind == "ReplicaSet":
+        return controller_of(pod) == f"{kind}/{name}"
     return is_of_owner(pod.owner, kind, name)
+
+
+def controller_of(pod: PodReport) -> str:
+    """Return the owner of a pod; of a Deployment's pod its ReplicaSet, by the pod's name."""
+    if pod.owner.startswith("Deployment/"):
+        return f"ReplicaSet/{pod.name.rpartition('-')[0]}"
+    return pod.owner
 
 
 def is_of_owner(owner: str, kind: str, name: str) -> bool:
@@ -127,6 +135,7 @@ class OwnedPods:
     def __init__(self) -> None:
         self._pods: dict[_Owner, dict[str, PodReport]] = {}  # by UID
         self._newest: dict[_Owner, _Newest] = {}  # computed
+        self._settled: dict[_Owner, str] = {}  # by controller: until which creation none counts
 
     def put(self, facts: PodFacts) -> None:
         """Add or update a pod; one without an owner is ignored."""
@@ -143,17 +152,52 @@ class OwnedPods:
         self._newest.pop(owner, None)
         if not pods:
             self._pods.pop(owner, None)
+        of = (facts.report.namespace, controller_of(facts.report))
+        if of in self._settled and not any(controller_of(each) == of[1] for each in pods.values()):
+            del self._settled[of]
 
     def is_replaced(self, pod: PodReport) -> bool:
         """Return whether a pod has ended, and its owner has created another one since.
 
-        A refused pod is replaced only by one that its node did not refuse as well.
+        A refused pod is replaced only by one that its node did not refuse as well, also one of the
+        same second: times are whole seconds, and a controller tries again until it has all.
         """
         if not pod.owner or pod.stage not in (Stage.REFUSED, Stage.FAILED, Stage.SUCCEEDED):
             return False
-        newest = self._find_newest((pod.namespace, pod.owner))
-        at = newest.admitted if pod.stage is Stage.REFUSED else newest.created
-        return at > pod.created
+        owner = (pod.namespace, pod.owner)
+        newest = self._find_newest(owner)
+        settled = self._settled.get((pod.namespace, controller_of(pod)))
+        if pod.stage in _LEFT and settled is not None and pod.created <= settled:
+            return True
+        if pod.stage is Stage.REFUSED:
+            return bool(newest.admitted) and newest.admitted >= pod.created
+        return newest.created > pod.created
+
+    def left_over(self) -> set[tuple[str, str]]:
+        """Return namespace and :func:`controller_of` refused and failed pods, not replaced."""
+        return {
+            (each.namespace, controller_of(each))
+            for pods in self._pods.values()
+            for each in pods.values()
+            if each.stage in _LEFT and not self.is_replaced(each)
+        }
+
+    def settle(self, namespace: str, controller: str, wanted: int) -> bool:
+        """Count refused and failed pods as replaced if as many run as their controller wants.
+
+        Later ones count again. Return whether so many run.
+        """
+        pods = [
+            each
+            for (of, _), owned in self._pods.items()
+            for each in owned.values()
+            if of == namespace and controller_of(each) == controller
+        ]
+        if sum(each.stage is Stage.RUNNING for each in pods) < wanted:
+            return False
+        left = (each.created for each in pods if each.stage in _LEFT)
+        self._settled[namespace, controller] = max(left, default="")
+        return True
 
     def refused_like(self, pod: PodReport) -> list[PodReport]:
         """Return the refused pods of a pod's owner that have not been replaced."""

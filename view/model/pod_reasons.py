@@ -9,7 +9,7 @@ from signal import Signals
 from contract.text import format_count
 from placement.cluster.holdings import Provenance
 from view.model.claims import NO_DEVICES, NOT_PREPARED, UNSEEN, TemplateFacts, why_no_claim
-from view.model.node_fits import PodClassFit
+from view.model.node_fits import PodClassFit, after_gates
 from view.model.pod_facts import PodFacts, failing, refusal_text
 from view.model.reports import ContainerStatus, EventReport, PodReport, Stage, Termination
 from view.model.words import name_some
@@ -33,8 +33,12 @@ def why_pending(
         return "it is being deleted"
     if facts.info.errors:
         return facts.info.errors[0]
-    if reason == _GATED:
-        return f"{_GATED}: {message}"
+    gates = facts.selection.gates
+    if gates or reason == _GATED:
+        then = f"would not fit: {fit.short}"
+        then = f"would fit on {name_some(fit.nodes)}" if fit.nodes else then
+        waits = f"; {after_gates(facts.selection, then)}" if gates else ""
+        return join_parts(_GATED, message) + waits
     no_claim = why_no_claim(facts.report, events, template)
     if no_claim:
         return no_claim

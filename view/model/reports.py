@@ -14,6 +14,9 @@ from contract.inventory import Link
 from contract.text import format_count
 from placement.cluster.holdings import Provenance
 
+REFUSES = "its agent refuses pods"
+MAY_REFUSE = "unknown whether its agent still refuses pods"
+
 
 class Stage(StrEnum):
     """Stage of a GPU pod."""
@@ -120,8 +123,14 @@ class NodeReport:
     refusing: Annotated[
         str,
         "what is wrong with it, for which its agent refused the last pods, as the agent words it; "
-        "empty if there is none, after an hour, and once it has admitted a later pod.",
+        "empty if there is none, after an hour (5 minutes if the agent has started since), and "
+        "once it has admitted a later pod.",
     ] = ""
+    refusing_unknown: Annotated[
+        bool,
+        "whether it is unknown if its agent still refuses pods: none was refused in the last 5 "
+        "minutes, or the agent has started since.",
+    ] = False
     unconfirmed: Annotated[
         tuple[str, ...],
         "running pods whose cards its agent has not recorded. Each may hold other cards than those "
@@ -131,7 +140,8 @@ class NodeReport:
     @property
     def unusable(self) -> str:
         """Why it gives no card to a new pod, whatever is free; empty if it does."""
-        return self.problem or (self.refusing and f"its agent refuses pods: {self.refusing}")
+        refuses = MAY_REFUSE if self.refusing_unknown else REFUSES
+        return self.problem or (self.refusing and f"{refuses}: {self.refusing}")
 
 
 @dataclass(frozen=True, slots=True)

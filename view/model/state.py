@@ -12,9 +12,11 @@ from placement.first_fit import as_claimed
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.claims import NOT_PREPARED, TemplateFacts
+from view.model.doctor.facts import AGENT
+from view.model.doctor.objects import component_of, is_ready, parse_time
 from view.model.event_facts import EventFacts, PodCounts
 from view.model.manifest_fit import FitReport, fit_manifests, named_node
-from view.model.node_facts import NodeFacts, read_node
+from view.model.node_facts import NodeFacts, find_condition, read_node
 from view.model.node_fits import PodClassFit, find_fitting_nodes
 from view.model.node_report import POOL_LABELS, report_node
 from view.model.occupancy import KeptCards, NodeRefusals, Occupancy, occupancy_of
@@ -41,7 +43,14 @@ _RETRIED = timedelta(minutes=20)
 """Controllers retry the creation of a pod within 1,000 s, each time with an Event."""
 
 _REFUSED = timedelta(hours=1)
-"""How long a node is reported to refuse pods if no other pod comes there."""
+"""How long a node may still refuse pods, if no other pod comes there and its agent has not started
+since."""
+
+_REFUSES = timedelta(minutes=5)
+"""How long it is taken to refuse the next pod, too: no sign tells that the fault is gone."""
+
+_STARTS = timedelta(seconds=30)
+"""How long the agent of a node may take to get ready, as in an update."""
 
 
 def _drop(index: dict[str, dict[str, Any]], key: str, item: str) -> None:
@@ -57,7 +66,15 @@ class _ComputedNode(NamedTuple):
 
     occupancy: Occupancy
     report: NodeReport
-    until: datetime | None  # while its refusals are reported; ``None`` without any
+    until: datetime | None  # while its agent is taken for what it is; ``None`` without an end
+
+
+class _AgentPod(NamedTuple):
+    """The pod of an agent, and since when it is ready, or is not."""
+
+    node: str
+    ready: bool
+    since: datetime
 
 
 class _DeletedPod(NamedTuple):
@@ -121,6 +138,8 @@ class ClusterState:
         self._events = EventFacts(names)
         self._settled: dict[str, str] = {}  # by UID of a workload: time of its last denial
         self._missing: dict[str, PodCounts] = {}  # by UID of a workload whose pods are denied
+        self._agents: dict[str, dict[str, _AgentPod]] = defaultdict(dict)  # by node
+        self._agent_pods: dict[str, _AgentPod] = {}  # the same by UID
         self._deleted = _DeletedPods()
         self._templates: dict[str, TemplateFacts] = {}  # that a pod waits for, by UID of the pod
         # Results computed from these.
@@ -146,10 +165,11 @@ class ClusterState:
         self._invalidate(name)
 
     def put_pod(self, obj: Mapping[str, Any]) -> None:
-        """Add or update a pod; pods that request no GPU are ignored."""
+        """Add or update a pod; pods that request no GPU are ignored, without those of agents."""
         facts, uid = read_pod_facts(obj, self._names), obj["metadata"].get("uid", "")
+        self._put_agent(uid, obj)
         if facts is None:
-            self.drop_pod(uid)
+            self._drop_gpu_pod(uid)
             return
         before = self._pods.get(uid)
         if before == facts:
@@ -169,8 +189,31 @@ class ClusterState:
                 self._invalidate(facts.info.node)
         self._keep_cards(before, facts)
 
+    def _put_agent(self, uid: str, obj: Mapping[str, Any] | None) -> None:
+        """Set what is known of an agent by its pod; without one, or of another pod, nothing is."""
+        found, before = None, self._agent_pods.pop(uid, None)
+        if obj is not None and component_of(obj) == AGENT:
+            ready = find_condition(obj.get("status") or {}, "Ready")
+            since = parse_time(
+                ready.get("lastTransitionTime") or obj["metadata"].get("creationTimestamp")
+            )
+            node = (obj.get("spec") or {}).get("nodeName") or ""
+            if node and since is not None:
+                found = self._agent_pods[uid] = _AgentPod(node, is_ready(obj), since)
+        if before != found:
+            if before is not None:
+                _drop(self._agents, before.node, uid)
+                self._invalidate(before.node)
+            if found is not None:
+                self._agents[found.node][uid] = found
+                self._invalidate(found.node)
+
     def drop_pod(self, uid: str) -> None:
         """Remove a pod."""
+        self._put_agent(uid, None)
+        self._drop_gpu_pod(uid)
+
+    def _drop_gpu_pod(self, uid: str) -> None:
         facts = self._pods.get(uid)
         if facts is None:
             return
@@ -218,6 +261,13 @@ class ClusterState:
     def put_missing(self, workload: str, counts: PodCounts) -> None:
         """Set how many pods a workload (its UID) wants and has, whose pods are denied."""
         self._missing[workload] = counts
+
+    def settle_pods(self, namespace: str, controller: str, wanted: int) -> bool:
+        """Set how many pods a controller wants of which pods are left over.
+
+        If so many run, the refused and failed ones count as replaced. Return whether they do.
+        """
+        return self._siblings.settle(namespace, controller, wanted)
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Set what could not be read."""
@@ -350,6 +400,13 @@ class ClusterState:
             and denied.at > self._settled.get(about, "")
         ]
 
+    def left_over(self) -> set[tuple[str, str]]:
+        """Return namespace and controller of refused and failed pods that are not replaced.
+
+        A controller is such as ``ReplicaSet/web-5d``.
+        """
+        return self._siblings.left_over()
+
     def _with_counts(self, workload: str, denied: DeniedReport) -> DeniedReport:
         counts = self._missing.get(workload)
         if counts is None:
@@ -372,8 +429,12 @@ class ClusterState:
     def _pods_on(self, node: str) -> Iterable[PodInfo]:
         return self._bound.get(node, {}).values()
 
-    def _refusals_on(self, node: str) -> NodeRefusals | None:
-        """Return the refusals because of a node since it last admitted a pod, if they are new."""
+    def _refusals_on(self, node: str, now: datetime) -> NodeRefusals | None:
+        """Return the refusals because of a node since it last admitted a pod, if they are new.
+
+        An agent that got ready later may find the fault gone: what it would do is unknown then, and
+        nothing is left of them once they are minutes old.
+        """
         admitted, refused = "", list[tuple[str, str]]()
         for uid in self._bound.get(node, ()):
             facts = self._pods[uid]
@@ -383,10 +444,22 @@ class ClusterState:
             elif fault := self._node_fault(facts):
                 refused.append((at, fault))
         last = sorted(each for each in refused if each[0] > admitted)
-        oldest = rfc3339(self._now() - _REFUSED)
-        if not last or last[-1][0] < oldest:
+        if not last:
             return None
-        return NodeRefusals(last[-1][1], len(last), last[-1][0])
+        at, fault = last[-1]
+        then = datetime.fromisoformat(at)
+        agents = self._agents.get(node, {}).values()
+        later = any(each.ready and each.since > then for each in agents)
+        if now - then > (_REFUSES if later else _REFUSED):
+            return None
+        return NodeRefusals(fault, len(last), at, not later and now - then <= _REFUSES)
+
+    def _unready_since(self, node: str) -> datetime | None:
+        """Return since when no agent of a node is ready; ``None`` if one is, or none is known."""
+        agents = self._agents.get(node, {}).values()
+        if any(each.ready for each in agents):
+            return None
+        return max((each.since for each in agents), default=None)
 
     def _node_fault(self, facts: PodFacts) -> str:
         """Return for what its node refused a pod, or keeps it from starting by a claim."""
@@ -399,19 +472,26 @@ class ClusterState:
 
     def _compute_node(self, name: str) -> _ComputedNode:
         found = self._computed.get(name)
-        if found is not None and found.until is not None and self._now() > found.until:
+        now = self._now()
+        if found is not None and found.until is not None and now > found.until:
             self._invalidate(name)
             found = None
         if found is None:
             partial = any(gap.what == "pods" for gap in self._gaps)
             on_node = self._bound.get(name, {})
             leaving = {uid: at for uid in on_node if (at := self._pods[uid].ends_at)}
-            occupancy = occupancy_of(
-                self._nodes[name], on_node.values(), self._policy, partial=partial
-            )
+            facts, ends, unready = self._nodes[name], list[datetime](), self._unready_since(name)
+            if unready is not None and now - unready > _STARTS:
+                facts = replace(facts, agent_not_ready=True)
+            elif unready is not None:
+                ends.append(unready + _STARTS)
+            occupancy = occupancy_of(facts, on_node.values(), self._policy, partial=partial)
             kept = tuple(self._kept.get(name, {}).values())
-            refusals = self._refusals_on(name)
-            until = datetime.fromisoformat(refusals.at) + _REFUSED if refusals else None
+            refusals = self._refusals_on(name, now)
+            if refusals is not None:
+                then = datetime.fromisoformat(refusals.at)
+                ends.append(then + (_REFUSES if now - then <= _REFUSES else _REFUSED))
+            until = min(ends, default=None)
             occupancy = replace(occupancy, leaving=leaving, kept=kept, refusals=refusals)
             found = _ComputedNode(occupancy, report_node(occupancy, self._pool_labels), until)
             self._computed[name] = found

@@ -28,7 +28,8 @@ from placement.cluster.selectors import ANY_NODE, NodeSelection
 from placement.pods import PodClass, PodInfo
 from view.model.node_facts import NO_COUNTS
 from view.model.node_fits import excluded_by
-from view.model.occupancy import CORDONED, NOT_READY, REFUSES, Occupancy, PodHolding
+from view.model.occupancy import CORDONED, NOT_READY, Occupancy, PodHolding
+from view.model.reports import MAY_REFUSE, REFUSES
 from view.model.words import clamp, name_cards, name_some, summarize
 
 _MIB = 2**20
@@ -36,10 +37,12 @@ _COST_OF_A_WISH = 0.3
 """Removing a wish, or another number of cards, costs as much as this part of the request."""
 
 _DISCONNECTED = "its agent is not connected to the kubelet"
+_AGENT_NOT_READY = "its agent is not ready"
 _NEEDS = {
     CORDONED: "permission to change nodes",
     **dict.fromkeys(
-        (NOT_READY, REFUSES, _DISCONNECTED, NO_COUNTS), "access to the node and its agent"
+        (NOT_READY, REFUSES, MAY_REFUSE, _DISCONNECTED, _AGENT_NOT_READY, NO_COUNTS),
+        "access to the node and its agent",
     ),
 }
 _WISHES = {
@@ -113,6 +116,9 @@ def suggest_changes(
         deletions = () if waits else find_deletions(shape, search.usable)
         admin = (*search.enable_nodes(), *search.repair_card(), *late, *deletions)
         changes = (*waits, *author, *admin)
+        if selection.gates:
+            wait = "wait until its scheduling gates are removed"
+            changes = tuple(replace(each, text=f"{each.text}, and {wait}") for each in changes)
         if changes:
             return Suggestions(changes)
     text = "No single change that gpu-turnstile can suggest would make it fit"
@@ -163,7 +169,7 @@ class _ChangeSearch:
         self.usable = [
             each
             for each in nodes
-            if not (each.snapshot.node.problem or each.facts.cordoned or each.facts.not_ready)
+            if not (each.facts.problem or each.facts.cordoned or each.facts.not_ready)
         ]
 
     def _nodes_for(self, pod: PodInfo) -> Iterator[str]:
@@ -318,7 +324,12 @@ class _ChangeSearch:
             causes = (
                 *[CORDONED] * each.facts.cordoned,
                 *[NOT_READY] * bool(each.facts.not_ready),
-                *[REFUSES] * (each.refusals is not None),
+                *(
+                    [REFUSES if each.refusals.last else MAY_REFUSE]
+                    if each.refusals is not None
+                    else ()
+                ),
+                *[_AGENT_NOT_READY] * each.facts.agent_not_ready,
                 *[cause] * disconnected,
             )
             then = each.connected() if disconnected else each

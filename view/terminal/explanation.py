@@ -8,7 +8,7 @@ from view.model.manifest_fit import FitReport, FitResult
 from view.model.node_fits import CardFit, NodeFit
 from view.model.pod_explanation import PodExplanation
 from view.model.pod_reasons import format_exit_code
-from view.model.reports import ContainerStatus, PodReport, Stage
+from view.model.reports import MAY_REFUSE, ContainerStatus, PodReport, Stage
 from view.model.suggested_changes import SuggestedChange, how_to_make
 from view.model.words import age, checked, name_cards, name_some
 from view.terminal.layout import (
@@ -228,7 +228,11 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page += [line("")] if page else []
         page.append(TextLine((cell(f"{report.kind} {report.name} ", BOLD), _result_of(report))))
         page.append(line(f"Requests {requests_of(report.containers)}"))
-        page += [line(f"Not placed: {report.short}", WARN)] if report.room and report.short else []
+        page += (
+            [line(f"Not placed: {report.short}", WARN)]
+            if report.room and report.short and not report.gates
+            else []
+        )
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
         page += [line(f"Warning: {each}", WARN) for each in report.warnings]
         page += [line(f"{report.claims}.")] if report.claims else []
@@ -243,8 +247,10 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
 
 
 def _result_of(report: FitReport) -> Cell:
-    if report.result is FitResult.INVALID:
-        return cell("would be denied when it is created", BAD)
+    if report.gates or report.result is FitResult.INVALID:
+        denied = report.result is FitResult.INVALID
+        waits = f"does not start yet: {report.short}"
+        return cell("would be denied when it is created" if denied else waits, BAD)
     fitting = [each.node for each in report.nodes if each.fits]
     if report.result is FitResult.FITS and report.replicas == 1:
         return cell(f"fits on {format_count(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
@@ -255,6 +261,7 @@ def _result_of(report: FitReport) -> Cell:
     where = f" on {format_count(len(placed), 'node')}: {name_some(placed)}" if placed else ""
     if report.result is FitResult.UNKNOWN:
         known = f": at least {pods} fit{where}" if report.room else ""
+        known = known or (f": {report.short}" if MAY_REFUSE in report.short else "")
         return cell(f"unknown{known}", WARN)
     if report.result is FitResult.FITS:
         many = f"fits: all {report.replicas} pods{where}"

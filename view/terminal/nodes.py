@@ -100,7 +100,9 @@ def _node_row(node: NodeReport, *, wide: bool) -> Row:
     return (
         cell(node.name, BOLD),
         cell(_models(node), BOLD),
-        cell("Refusing", BAD)
+        cell("Unknown", WARN)
+        if ok and node.refusing_unknown
+        else cell("Refusing", BAD)
         if ok and node.refusing
         else cell("Available", GOOD)
         if ok

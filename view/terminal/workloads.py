@@ -1,5 +1,6 @@
 """Which pod is meant by a workload, such as ``deploy/NAME``: the one to explain first."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
@@ -8,9 +9,11 @@ from common.apiserver.client import Json, object_path
 from common.apiserver.errors import Rejected
 from contract.workloads import WORKLOADS, template_of
 from placement.pods import read_gpu_pod
-from view.cluster.collections import DENIED_EVENTS, PODS
+from view.cluster.collections import DENIED_EVENTS, NODES, PODS
+from view.model.event_facts import SCALED, count_pods
 from view.model.manifest_fit import requests_none
 from view.model.pod_groups import is_of, most_urgent
+from view.model.reports import PodReport, Stage
 from view.model.words import describe_gaps
 from view.terminal.context import NOT_KNOWN, CommandContext
 from view.terminal.faults import CommandError, as_command_errors
@@ -48,7 +51,8 @@ def find_pod(context: CommandContext, kind: str, namespace: str, name: str) -> s
     Raises:
         CommandError: it has no pod that requests GPUs, or its pods cannot be read.
     """
-    cluster = context.load([replace(each, namespace=namespace) for each in (PODS, DENIED_EVENTS)])
+    own = [replace(each, namespace=namespace) for each in (PODS, DENIED_EVENTS)]
+    cluster = context.load([NODES, *own])  # a pod on a node that does not exist has failed
     report = cluster.report()
     pods = [each for each in report.pods if is_of(each, kind, name)]
     denied = [each for each in report.denied if each.namespace == namespace]
@@ -60,7 +64,7 @@ def find_pod(context: CommandContext, kind: str, namespace: str, name: str) -> s
         for each in denials:
             text = f"{each.lacks} of {each.kind} {each.name} cannot be created: {each.message}"
             click.echo(text, err=True)
-        if none:
+        if none or (none := _has_all(kind, found, pods)):
             click.echo(f"{kind} {name} {none}", err=True)
         if len(pods) > 1:
             click.echo(f"Found {len(pods)} pods, using pod/{chosen}", err=True)
@@ -101,6 +105,16 @@ def _wants_none(kind: str, found: Json) -> str:
     if spec.get("suspend"):
         return "has no new pods: spec.suspend is true"
     return f"has no pods: spec.{field} is 0" if field and spec.get(field) == 0 else ""
+
+
+def _has_all(kind: str, found: Json | None, pods: Sequence[PodReport]) -> str:
+    """Return how many pods run if those are all, and others have been refused; else empty."""
+    if found is None or kind not in ("Deployment", *SCALED):
+        return ""
+    wanted = count_pods(kind, found).wanted
+    running = sum(each.stage is Stage.RUNNING for each in pods)
+    refused = any(each.stage is Stage.REFUSED for each in pods)
+    return f"has all its pods: {running} of {wanted} run" if refused and running >= wanted else ""
 
 
 def is_pod(context: CommandContext, namespace: str, name: str) -> bool:

@@ -1,5 +1,6 @@
 """Credentials of a pod's service account, over TLS; retries; messages of errors; large lists."""
 
+import errno
 import json
 import re
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import trustme
+import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +21,7 @@ from common.apiserver.access import ServerAccess, service_account
 from common.apiserver.client import Client
 from common.apiserver.errors import CredentialsError, Rejected
 from common.apiserver.lists import decode_without_managed_fields
-from common.apiserver.rest import Rest, SharedTimeout, Timeout
+from common.apiserver.rest import Rest, SharedTimeout, Timeout, describe
 from common.errors import Unavailable
 from common.status import StatusServer, probe
 from simulator.api.faults import SILENCE, Fault, Outage
@@ -218,6 +220,27 @@ def test_a_closed_client_does_not_wait(plain: ApiServer) -> None:
 
     rest = Rest(ServerAccess(plain.url, NoCredentials()), user_agent="test", wait=wait)
     assert rest.request("GET", "/api/v1/pods", timeout=_EACH).status == 429
+
+
+def _tls(reason: str) -> ssl.SSLError:
+    error = ssl.SSLEOFError(8, f"[SSL] {reason}")
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "No route to host"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "Network is unreachable"),
+        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
+        (_tls("UNEXPECTED_EOF_WHILE_READING"), "TLS: unexpected eof while reading"),
+    ],
+)
+def test_a_broken_connection_names_the_server(cause: OSError, text: str) -> None:
+    wrapped = urllib3.exceptions.ProtocolError("Connection aborted.", cause)
+    for error in (cause, wrapped):
+        assert describe(error, "https://10.0.0.1:6443/x") == f"10.0.0.1:6443: {text}"
 
 
 def test_https_to_a_port_without_tls_is_reported_in_words(plain: ApiServer) -> None:

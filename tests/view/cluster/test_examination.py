@@ -1,6 +1,7 @@
 """What the doctor reads of a cluster; what is forbidden or unreadable is unknown."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.view.cluster.conftest import (
 )
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import collect_facts
+from view.model.doctor.checks import run_checks
 from view.model.doctor.facts import (
     DryRun,
     Level,
@@ -185,14 +187,17 @@ def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
     one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
-    api.responses["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
+    api.responses["/apis/apps/v1/deployments"] = [
+        one,
+        {"metadata": {"name": "b"}, "spec": {"replicas": 0}},
+    ]
     agent, _proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
     facts = read(api)
     assert facts.managed == [
         ManagedObject("Deployment", "a", "view", ("gpus", "team")),
-        ManagedObject("Deployment", "b", "", None),
+        ManagedObject("Deployment", "b", "", None, 0),
     ]
     assert not isinstance(facts.programs, UnreadSource)
     (since,) = (each.since for each in facts.programs if each.name == "agent-1")
@@ -480,6 +485,37 @@ def test_a_running_pod_that_is_not_ready_is_asked_why(
     api.responses[AGENT_METRICS.replace("metrics", "readyz")] = response
     (found,) = run(api, "agents")
     assert (found.level, found.text) == ("error", f"not ready: {why}")
+
+
+RUNS_SINCE = {"running": {"startedAt": "2025-12-31T23:59:30Z"}}
+BACKS_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
+
+
+@pytest.mark.parametrize(
+    ("times", "restarts", "state", "level"),
+    [
+        (("23:59:01", "23:59:01"), 0, {"waiting": {"reason": "ContainerCreating"}}, "unknown"),
+        (("23:59:00", "23:59:00"), 0, {"waiting": {"reason": "ContainerCreating"}}, "error"),
+        (("23:50:00", "23:50:00"), 0, RUNS_SINCE, "unknown"),  # its image was pulled for long
+        (("20:00:00", "23:59:29"), 1, RUNS_SINCE, "unknown"),
+        (("20:00:00", "23:59:00"), 2, RUNS_SINCE, "error"),  # not ready before this restart either
+        (("23:59:30", "23:59:30"), 2, BACKS_OFF, "error"),
+        (("23:59:30", "23:59:30"), 0, {"waiting": {"reason": "ErrImagePull"}}, "error"),
+    ],
+)
+def test_a_program_that_has_just_started_is_not_ready_yet(
+    api: FakeApi, times: tuple[str, str], restarts: int, state: Any, level: str
+) -> None:
+    created, lost = times
+    agent = api.responses[NODE_PODS][0]
+    agent["metadata"]["creationTimestamp"] = f"2025-12-31T{created}Z"
+    unready = {"type": "Ready", "status": "False", "lastTransitionTime": f"2025-12-31T{lost}Z"}
+    status = {"name": "agent", "restartCount": restarts, "state": state}
+    agent["status"] |= {"conditions": [unready], "containerStatuses": [status]}
+    facts = replace(read(api), now=datetime(2026, 1, 1, tzinfo=UTC))
+    (found,) = (each for each in run_checks(facts) if each.check == "agents")
+    assert found.level == level
+    assert found.text.endswith("; it has just started") is (level == "unknown")
 
 
 def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:

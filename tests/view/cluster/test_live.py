@@ -24,7 +24,7 @@ from view.cluster.collections import Progress
 from view.cluster.connection import connect
 from view.cluster.live import STALE_SECONDS, LiveCluster
 from view.cluster.timing import REAL_TIME
-from view.model.reports import Freshness
+from view.model.reports import Freshness, Stage
 from view.model.state import ClusterState
 
 PODS = "/api/v1/pods"
@@ -360,3 +360,36 @@ def test_a_workload_that_wants_no_more_pods_is_not_reported_as_denied(
         api.responses[path] = Rejected(403, "no")
         live.load()
         assert live.report().denied
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "found", "left"),
+    [
+        ("ReplicaSet", WEB, _workload(0), False),
+        ("ReplicaSet", WEB, _workload(1), False),  # it runs, and is older
+        ("ReplicaSet", WEB, _workload(2), True),
+        ("ReplicaSet", WEB, NOT_FOUND, True),
+        ("ReplicaSet", WEB, Rejected(403, "no"), True),
+        ("StatefulSet", SETS, _workload(0), False),
+        ("Job", JOBS, _job(ended="Failed"), True),  # refused, it is why the Job has failed
+    ],
+)
+def test_dead_pods_are_left_out_once_their_workload_has_all_it_wants(
+    kind: str, path: str, found: object, left: bool
+) -> None:
+    revision = "5d" if kind == "ReplicaSet" else ""
+    pods = [scenes.running("web-5d-old", (30, 4), "n1", 0), scenes.storm(2)[1]]
+    evicted = make_pod("web-5d-evicted", (30, 4), node="n1", phase="Failed")
+    for number, pod in enumerate([*pods, evicted]):
+        at = f"2025-11-22T08:5{number}:00Z"
+        scenes.owned(pod, kind, "web-5d", at, revision)
+    api = FakeApi({**EMPTY, "/api/v1/nodes": [make_node("n1", 1)], PODS: pods, path: found})
+    live = cluster(api)
+    live.load()
+    (dead,) = (each for each in live.report().pods if each.stage is Stage.REFUSED)
+    assert dead.replaced is not left
+    api.responses[PODS] = [*pods, evicted]  # a later one is not left over before it is asked again
+    api.responses[path] = Rejected(403, "no")
+    live.load()
+    late = next(each for each in live.report().pods if each.name == evicted["metadata"]["name"])
+    assert not late.replaced

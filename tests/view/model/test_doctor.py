@@ -255,6 +255,9 @@ def test_an_extender_without_pods_is_not_reported_as_not_installed() -> None:
     (found,) = problems(programs=without("webhook"), ending=[pod("webhook", "w", due=NOW)])
     missing = "Deployment gpu-turnstile-webhook has no pods, or is missing"
     assert found == f"webhook-replicas error: {missing}; 1 pod ending or ended"
+    owned = [replace(each, replicas=0 if each.kind == "Deployment" else None) for each in OWNED]
+    (found,) = problems(programs=without("webhook"), managed=owned)
+    assert found == f"webhook-replicas error: {missing.partition(',')[0]}: spec.replicas is 0"
 
 
 def test_the_policies_are_those_that_are_installed() -> None:
@@ -343,6 +346,14 @@ KNEW_NONE = "because the kubelet knew no agent"
 REFUSALS: dict[str, Changes] = {
     "Deployment default/web: refused 137 times in 20 s, last 3 min ago: "
     "default-scheduler does not see cards": {"refused": refused(scenes.storm(), 3 * MINUTE)},
+    # the last one alone had another reason
+    "Deployment default/web: refused 4 times in 20 s, last 3 min ago: gpu-turnstile: state-dir: "
+    "full (3 of 4; 1 for other reasons)": {
+        "refused": refused(
+            [*scenes.storm(4, why="state-dir: full")[:3], scenes.storm(4, why="unavailable")[3]],
+            3 * MINUTE,
+        )
+    },
     f'16 pods failed within 4 s, last 3 min ago, {KNEW_NONE} ("{UNHEALTHY}"): '
     "its proxy ended, the next one started at 23:57:02 UTC": {
         "refused": refused(without_plugin(16, UNHEALTHY), 3 * MINUTE),

@@ -290,6 +290,30 @@ def test_allocations_wait_for_an_agent_that_is_new_and_not_for_one_that_fails(
     assert [(each.level.value, each.text) for each in found] == [(level, text)]
 
 
+@pytest.mark.parametrize(
+    ("reasons", "more", "page"),
+    [
+        ({}, "", "the-api-server-is-unreachable"),
+        ({"create_events": "forbidden"}, "", "the-api-server-is-unreachable"),
+        ({"patch_pods": "forbidden"}, "patch pods (forbidden)", "the-agent-lacks-a-permission"),
+        ({"patch_pods": "denied"}, "patch pods (denied)", "the-agent-lacks-a-permission"),
+        (
+            {"patch_pods": "unreachable"},
+            "patch pods (unreachable)",
+            "the-api-server-is-unreachable",
+        ),
+    ],
+)
+def test_allocations_that_are_not_written_name_the_request_that_fails(
+    reasons: dict[str, str], more: str, page: str
+) -> None:
+    samples = [*agent(patches_pending=2), *failing(**reasons)]
+    (found,) = findings("allocations", agents={"n1": samples})
+    text = "allocations are not written to the pods yet"
+    more = f"; the agent cannot {more}: see the check agent-requests" if more else ""
+    assert (found.text, found.run.rpartition("#")[2]) == (text + more, page)
+
+
 def test_an_agent_that_has_just_started_is_not_registered_yet() -> None:
     (found,) = findings("kubelet", programs=NEW_AGENT, **with_agent(registered=0))
     text = "the agent is not registered with the kubelet; it has just started"
@@ -299,6 +323,20 @@ def test_an_agent_that_has_just_started_is_not_registered_yet() -> None:
 @pytest.mark.parametrize(("expected", "changed"), PROBLEMS.items(), ids=range(len(PROBLEMS)))
 def test_each_problem_is_the_only_finding(expected: str, changed: Changes) -> None:
     assert problems(**changed) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("reason", "run"),
+    [
+        ("No space left on device", "kubectl describe node n1  # docs/operate.md#"),
+        ("Read-only file system", "kubectl -n gpu-turnstile-node delete pod --selector "),
+    ],
+)
+def test_an_agent_is_restarted_where_its_folder_was_read_only(reason: str, run: str) -> None:
+    labels = {"folder": "state-dir", "path": "/var/lib/gpu-turnstile", "reason": reason}
+    (found,) = findings("agent-disks", **with_agent(sample("folder_writable", 0, **labels)))
+    assert found.run.startswith(run)
+    assert found.run.endswith("docs/operate.md#the-disk-is-full-or-read-only")
 
 
 def test_the_doctor_of_a_node_that_does_not_exist_says_so() -> None:

@@ -14,8 +14,10 @@ from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, bare_node, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
+from tests.view.terminal.test_pages import drawn
 from view.model.manifest_fit import FitReport, InvalidManifest
 from view.model.reports import Gap
+from view.terminal.explanation import show_fits
 
 HALVES = {NAMES.gpu_cards_of("c0"): "2"}
 LIMITS = {"limits": {NAMES.core: "40", NAMES.memory: "4"}}
@@ -299,7 +301,6 @@ def of_spec(why: str) -> str:
 @pytest.mark.parametrize(
     ("changed", "short"),
     [
-        ({"spec": {"unschedulable": True}}, "the node is cordoned (1 node)"),
         ({"status": NOT_READY}, "the node is not Ready (KubeletNotReady) (1 node)"),
         ({"metadata": {"name": "n2"}}, "no inventory of cards: no agent has written gpu-cards"),
         ({}, "no card has 95 cores and 4 blocks free (1 node)"),
@@ -344,8 +345,9 @@ PREFERS = {"key": "x", "effect": "PreferNoSchedule"}
         (_affinity(), (), _AFFINITY),
         ({"nodeName": "n9"}, (), "spec.nodeName n9"),
         ({"nodeName": "n1"}, (), ""),
+        ({"nodeName": "n1"}, (TEAM,), _TAINT),
+        ({"nodeName": "n1"}, (TEAM | {"effect": "NoSchedule"},), ""),  # as the kubelet
         ({"nodeSelector": {"kubernetes.io/os": "windows"}}, (), "kubernetes.io/os=windows"),
-        ({"schedulingGates": [{"name": "a/b"}]}, (), "spec.schedulingGates a/b"),
         ({}, (TEAM,), _TAINT),
         ({}, (PREFERS, CORDON), ""),
         (_tolerates(operator="Exists"), (TEAM,), ""),
@@ -371,7 +373,7 @@ def test_a_pod_neither_fits_nor_gets_advice_for_a_node_that_its_own_spec_exclude
     (fitting,) = state_of([node]).fit({**small, "metadata": {"name": "small"}})
     assert fitting.result == ("does not fit" if why else "fits")
     assert fitting.short == (f"{OWN}{of_spec(why)} (1 node)" if why else "")
-    if spec.keys().isdisjoint(("nodeName", "schedulingGates")):
+    if "nodeName" not in spec:
         headline = explanation_of(state_of([node], [small]), "small").summary
         excluded = f"; {OWN}{of_spec(why)} (1 node)" * bool(why)
         text = f'it fits on the cards of n1{excluded}; default-scheduler: "0/1 nodes"'
@@ -384,6 +386,48 @@ def test_a_pod_neither_fits_nor_gets_advice_for_a_node_that_its_own_spec_exclude
         text = "No change would make it fit: its own spec excludes all nodes with cards, by "
         assert nothing.startswith(text) == bool(why)
         assert nothing.endswith(f"{why} (1 node)." if why else "")
+
+
+def test_a_pod_that_names_its_node_fits_there_though_it_is_cordoned() -> None:
+    cordoned = {**make_node("n1", 1), "spec": CORDONED["spec"]}
+    named, other = make_pod("new", (60, 4)), make_pod("other", (30, 4))
+    named["spec"]["nodeName"] = "n1"
+    named["metadata"].pop("uid")
+    found = state_of([cordoned]).fit(named, other, named)
+    assert [(each.fits, each.changes[:1]) for each in found[:1]] == [(True, ())]
+    assert found[1].short == "the node is cordoned (1 node)"
+    assert found[2].short == "no card has 60 cores and 4 blocks free (1 node)"
+    cordoned["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": "Silent"}]
+    assert not state_of([cordoned]).fit(named)[0].fits
+
+
+@pytest.mark.parametrize(
+    ("cores", "then", "change"),
+    [
+        (30, "would fit on n1", ""),
+        (90, "would not fit: no card has 90 cores and 4 blocks free (1 node)", "instead of 90"),
+    ],
+)
+def test_a_pod_waits_for_its_scheduling_gates_and_what_is_then_is_said(
+    cores: int, then: str, change: str
+) -> None:
+    pod = scenes.waiting("gated", (cores, 4))
+    pod["spec"]["schedulingGates"] = [{"name": "a/b"}, {"name": "c"}]
+    pod["status"]["conditions"] = [scenes.unschedulable("gates", "SchedulingGated")]
+    waits = f"it waits for its scheduling gates (a/b, c) to be removed; then it {then}"
+    state = state_of([make_node("n1", 1)], [on(0, (50, 4)), pod])
+    (found,) = state.fit(pod)
+    assert (found.result, found.short, found.gates) == ("does not fit", waits, ("a/b", "c"))
+    assert drawn(show_fits([found]))[0] == f"Pod gated does not start yet: {waits}"
+    explained = explanation_of(state, "gated")
+    assert explained.summary.startswith(f"is pending: SchedulingGated: gates; {waits}")
+    for each in (*found.changes, *explained.changes):
+        assert each.text.endswith(", and wait until its scheduling gates are removed")
+    assert bool(found.changes) == bool(explained.changes) == bool(change)
+    several = {"kind": "Deployment", "spec": {"replicas": 2, "template": {"spec": pod["spec"]}}}
+    (some,) = state.fit(several)
+    assert ("then it would not fit (1 of 2 pods would): no card" in some.short) is not bool(change)
+    assert change in explained.summary
 
 
 def test_changes_are_suggested_only_for_nodes_that_are_allowed_and_ready() -> None:

@@ -1,6 +1,6 @@
 """Pods whose cards are missing or not recorded, and pods that are refused again and again."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.view.terminal.test_pages import drawn
 from view.model.pod_groups import group_pods, most_urgent
 from view.model.reports import Part, Stage
 from view.model.state import ClusterState
+from view.terminal.explanation import show_fits
 from view.terminal.nodes import show_nodes
 from view.web.filters import Filter
 from view.web.summary import free_panel, problems_panel
@@ -241,6 +242,16 @@ def test_repeatedly_refused_pods_are_counted_and_the_cause_is_named() -> None:
     assert not any(each.replaced for each in state.report().pods)
 
 
+def test_a_pod_refused_in_the_second_of_an_admitted_one_is_replaced() -> None:
+    at = "2025-11-22T09:00:00Z"
+    state = state_of([make_node("n1", 1)], scenes.storm(3))  # the last one at this time
+    running = scenes.running("web-5d-next", (30, 4), "n1", 0)
+    state.put_pod(scenes.owned(running, "ReplicaSet", "web-5d", at, "5d"))
+    pods = state.report().pods
+    assert [each.name for each in pods if not each.replaced] == ["web-5d-next"]
+    assert most_urgent(pods).name == "web-5d-next"
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -311,6 +322,57 @@ def test_a_node_that_refuses_pods_for_a_fault_of_its_own_is_not_available(
 ENABLE = "make n1 usable: its agent refuses pods (fits on n1)"
 
 
+FRESH = ("does not fit", True)
+
+
+def row_of(state: ClusterState) -> str:
+    return drawn(show_nodes(state.report(), scenes.NOW))[1]
+
+
+def not_known(state: ClusterState) -> bool:
+    """Whether row and ``fit`` say so of the node: it refused pods, and nothing newer is known."""
+    (found,) = state.fit(make_pod("new", (50, 4)))
+    text = f"unknown whether its agent still refuses pods: {FULL}"
+    assert f"Pod new unknown: {text} (1 node)" in drawn(show_fits([found]))
+    assert [each.text for each in found.changes][:1] == [
+        "make n1 usable: unknown whether its agent still refuses pods"
+    ]
+    row = row_of(state)
+    assert text in row
+    return (found.result, "Unknown" in row, "Refusing" in row) == ("unknown", True, False)
+
+
+def agent_pod(ready: str = "True", at: datetime = scenes.NOW) -> Json:
+    pod = scenes.plain("agent")
+    pod["metadata"]["labels"] = {"app.kubernetes.io/name": "gpu-turnstile-agent"}
+    pod["spec"]["nodeName"] = "n1"
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": at.isoformat()}
+    pod["status"]["conditions"] = [condition]
+    return pod
+
+
+def test_a_node_whose_agent_is_not_ready_is_not_available() -> None:
+    time = ManualTime(scenes.NOW.timestamp())
+    state = ClusterState(NAMES, now=lambda: datetime.fromtimestamp(time.now, UTC))
+    state.put_node(make_node("n1", 2))
+    new, why = make_pod("new", (50, 4)), "the agent is not ready: kubectl gpu doctor says why"
+    state.put_pod(agent_pod("False"))
+    assert state.fit(new)[0].fits  # as in an update
+    time.now += 31
+    assert ("Unavailable" in row_of(state), why in row_of(state)) == (True, True)
+    (found,) = state.fit(new)
+    assert (found.result, found.short) == ("does not fit", f"{why} (1 node)")
+    assert [each.text for each in found.changes] == ["make n1 usable: its agent is not ready"]
+    state.put_pod(scenes.waiting("waits", (50, 4)))
+    assert pod_in(state.report(), "waits").why == "1 node without a working agent"
+    state.put_pod({**agent_pod(), "metadata": agent_pod()["metadata"] | {"uid": "u-next"}})
+    assert "Available" in row_of(state)  # the next one is ready beside it
+    state.drop_pod("u-next")
+    assert "Unavailable" in row_of(state)
+    state.put_pod(agent_pod())
+    assert state.fit(new)[0].fits
+
+
 def test_a_node_refuses_no_longer_once_it_admits_a_pod_or_after_an_hour() -> None:
     time = ManualTime(scenes.NOW.timestamp())
     state = ClusterState(NAMES, now=lambda: datetime.fromtimestamp(time.now, UTC))
@@ -324,7 +386,20 @@ def test_a_node_refuses_no_longer_once_it_admits_a_pod_or_after_an_hour() -> Non
     assert not node_in(state.report(), "n1").refusing
     state.drop_pod("u-later")
     assert node_in(state.report(), "n1").refusing == FULL
-    time.now += 3601
+    assert (state.fit(make_pod("new", (50, 4)))[0].result, "Refusing" in row_of(state)) == FRESH
+    time.now += 301
+    assert not_known(state)
+    state.put_pod(agent_pod(at=scenes.NOW + timedelta(seconds=60)))  # once it is newer, in minutes
+    assert "Available" in row_of(state)
+    state.put_pod(agent_pod(at=scenes.NOW - timedelta(seconds=60)))
+    time.now -= 200
+    state.put_pod(agent_pod(at=scenes.NOW + timedelta(seconds=60)))
+    assert not_known(state)
+    time.now += 200
+    assert state.fit(make_pod("new", (50, 4)))[0].fits
+    state.drop_pod("u-agent")
+    assert not_known(state)
+    time.now += 3300
     assert not node_in(state.report(), "n1").refusing
 
 

@@ -228,6 +228,18 @@ def test_only_workloads_refused_for_their_gpus_are_listed() -> None:
     assert state.report().denied == ()
 
 
+def test_events_about_several_names_of_pods_are_one_denied_workload() -> None:
+    state = state_of([make_node("n1", 1)], [])
+    for second in (3, 9, 5):  # a quota names the pod, so each try has an Event of its own
+        event = {**scenes.denied(), "count": 2, "lastTimestamp": f"2025-11-22T08:57:0{second}Z"}
+        event["metadata"] = {**event["metadata"], "name": str(second), "uid": f"u-{second}"}
+        text = f'pods "web-5d-{second}" is forbidden: exceeded quota: gpus, requested: '
+        state.put_event({**event, "message": f"{text}requests.tencent.com/vcuda-core=50"})
+    (found,) = state.report().denied
+    assert (found.at[-3:], found.count, "web-5d-9" in found.message) == ("09Z", 6, True)
+    assert len(state.denied_workloads()) == 1
+
+
 def test_a_state_after_changes_equals_a_new_one() -> None:
     """A state that saw everything come and go equals one that saw the end alone."""
     state = scene()

@@ -17,8 +17,8 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import Json, make_pod
 from tests.view.cluster.test_prometheus import prometheus
-from tests.view.conftest import ManualTime, requests_since
-from tests.view.scenes import SHAPE, claimed, owned
+from tests.view.conftest import ManualTime, populate, requests_since
+from tests.view.scenes import SHAPE, claimed, owned, refused, running
 from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
@@ -368,6 +368,32 @@ def test_of_a_workload_the_pod_that_needs_it_most_is_explained(
     result = gpu("explain", *words.split())
     assert result.out.startswith(f"Pod {pod} is pending") if pod else not result.out
     assert result.err == error if error is not None else result.code == 1
+
+
+@pytest.mark.parametrize(
+    ("replicas", "said"),
+    [(1, "has all its pods: 1 of 1 run"), (0, "has no pods: spec.replicas is 0"), (2, "")],
+)
+def test_of_a_workload_with_all_its_pods_no_refused_one_is_explained(
+    server: ApiServer, gpu: Gpu, replicas: int, said: str
+) -> None:
+    objects = [
+        owned(refused("done-7f-b", (30, 4), "n1", "no"), "ReplicaSet", "done-7f", revision="7f"),
+        owned(running("done-7f-a", (30, 4), "n1", 0), "ReplicaSet", "done-7f", revision="7f"),
+        _deployment("done", replicas, **{"tencent.com/vcuda-core": "30"}),
+    ]
+    populate(server, objects)
+    try:
+        result = gpu("explain", "deploy/done")
+    finally:
+        with ApiClient(server.url) as admin:
+            admin.delete("/apis/apps/v1/namespaces/default/deployments/done")
+            for each in objects[:2]:
+                path = f"/api/v1/namespaces/default/pods/{each['metadata']['name']}"
+                admin.delete(path, grace_period_seconds=0)
+    assert result.err == f"Deployment done {said}\n" * bool(said) + (
+        "Found 2 pods, using pod/done-7f-a\n"
+    )
 
 
 @pytest.mark.parametrize("word", ["rs/web-5d", "deployment web"])

@@ -46,6 +46,10 @@ _PODS_OF_NODE = (
     "app.kubernetes.io/name=gpu-turnstile-agent"
 )
 _DISK_FULL = "kubectl describe node {}  # docs/operate.md#the-disk-is-full-or-read-only"
+_READ_ONLY = "Read-only file system"
+_REMOUNTED = f"{RESTART}  # once it is writable: docs/operate.md#the-disk-is-full-or-read-only"
+"""An agent that started while the file system was read-only keeps its own mount of it."""
+
 _FOLDERS = {
     "state-dir": (Level.ERROR, "new GPU pods may be refused"),
     "plugin-dir": (Level.WARNING, "unhealthy cards and the current pod are not saved"),
@@ -130,7 +134,9 @@ def check_disks(facts: Facts) -> Iterator[Finding]:
         for node, labels in samples_with(facts.agents, _WRITABLE, 0):
             if labels["folder"] == folder:
                 text = f"--{folder}, {labels['path']}, cannot be written: {labels['reason']}"
-                found.add(level, node, f"{text}: {effect}", _DISK_FULL)
+                read_only = labels["reason"] == _READ_ONLY
+                run = _REMOUNTED if read_only else _DISK_FULL
+                found.add(level, node, f"{text}: {effect}", run)
     yield from found.findings(fine)
 
 

@@ -412,7 +412,12 @@ def check_replicas(facts: Facts, component: str) -> Iterator[Finding]:
     text = f"{ready} of {len(pods)} pods are ready"
     if not pods:
         ending = sum(each.component == component for each in require(facts.ending))
-        text = f"Deployment {component} has no pods, or is missing"
+        owned = () if isinstance(facts.managed, UnreadSource) else facts.managed
+        off = any(
+            (each.kind, each.name, each.replicas) == ("Deployment", component, 0) for each in owned
+        )
+        why = ": spec.replicas is 0" if off else ", or is missing"
+        text = f"Deployment {component} has no pods{why}"
         text += f"; {format_count(ending, 'pod')} ending or ended" if ending else ""
     if ready and ready == len(pods):
         yield ok(text)

@@ -105,6 +105,11 @@ class ProgramPod:
         datetime | None, "when it became ready; ``None`` if it is not ready or the time is missing."
     ] = None
     created: Annotated[datetime | None, "when it was created; ``None`` if that is missing."] = None
+    starting: Annotated[
+        datetime | None,
+        "since when it is not ready because it, or a container of it, has started; ``None`` if it "
+        "is ready or a container fails.",
+    ] = None
     due: Annotated[
         datetime | None, "when it ends at the latest; ``None`` if it is not being deleted."
     ] = None
@@ -191,6 +196,9 @@ class ManagedObject:
     release: Annotated[
         tuple[str, str] | None,
         "name and namespace of its Helm release; ``None`` if it belongs to none.",
+    ] = None
+    replicas: Annotated[
+        int | None, "its ``spec.replicas``; ``None`` if its kind has none, or it is not set."
     ] = None
 
 

@@ -57,6 +57,7 @@ RESTART = (
     "app.kubernetes.io/name=gpu-turnstile-agent --field-selector spec.nodeName={}"
 )
 _CARDS_FILE = "kubectl describe node {}  # docs/operate.md#the-cards-file-is-not-used"
+_LACKS = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
 _RECORDED_AFTER = timedelta(minutes=1)
 _STATUS_UPDATED_AFTER = timedelta(minutes=1)
 _FORGOTTEN_AFTER = timedelta(minutes=6)
@@ -172,7 +173,10 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
                 found.add(level, each.node, f"{text}, and no other one is there", PODS_ON_NODE)
         elif each.node and each.node not in ready:
             text = f"not ready: {each.why or 'no reason given'}"
-            found.add(Level.ERROR, each.node, text, PODS_ON_NODE if each.bound else _UNBOUND)
+            if each.starting and facts.now - each.starting < _STATUS_UPDATED_AFTER:
+                found.add(Level.UNKNOWN, each.node, f"{text}; it has just started", _AGAIN)
+            else:
+                found.add(Level.ERROR, each.node, text, PODS_ON_NODE if each.bound else _UNBOUND)
     _compare_images(pods, found)
     yield from counted
     fine = f"ready on {len(ready)} of {daemonset.wanted} selected nodes"
@@ -276,7 +280,9 @@ def programs_on(facts: Facts, node: str, *components: str) -> list[ProgramPod]:
 
 def just_started(facts: Facts, programs: Iterable[ProgramPod]) -> bool:
     """Return whether one of these pods is ready for less than a minute, or new and not ready."""
-    starts = (each.since or (None if each.ready else each.created) for each in programs)
+    starts = (
+        each.since or (None if each.ready else each.starting or each.created) for each in programs
+    )
     return any(each and facts.now - each < _STATUS_UPDATED_AFTER for each in starts)
 
 
@@ -422,10 +428,13 @@ def _find_unwritten(facts: Facts, node: str) -> tuple[Level, str]:
 def check_allocations(facts: Facts) -> Iterator[Finding]:
     """Compare the allocation annotations of pods with what agents report as held."""
     found, compared = FindingsByText(), 0
-    late = _nodes_with(facts.agents, f"{_AGENT}patches_pending")
-    text = "allocations are not written to the pods yet"
-    run = f"{AGENT_LOGS}  # docs/operate.md#the-api-server-is-unreachable"
-    found.add(Level.WARNING, late, text, run)
+    for node in _nodes_with(facts.agents, f"{_AGENT}patches_pending"):
+        text = "allocations are not written to the pods yet"
+        run = f"{AGENT_LOGS}  # docs/operate.md#the-api-server-is-unreachable"
+        if failing := _failing_on_pods(facts, node):
+            text += f"; the agent cannot {failing}: see the check agent-requests"
+            run = run if "unreachable" in failing else _LACKS
+        found.add(Level.WARNING, node, text, run)
     nodes = () if isinstance(facts.nodes, UnreadSource) else facts.nodes
     existing = {
         each.node.name: {card.uuid for card in each.node.cards}
@@ -479,7 +488,7 @@ def _report_unrecorded(
     for each in containers:
         is_late = each.since is None or facts.now - each.since >= _RECORDED_AFTER
         by_node[each.node, is_late].append(f"{each.pod}/{each.container}")
-    run = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
+    run = _LACKS
     for (node, is_late), names in by_node.items():
         text = f"running without a recorded card: {name_some(sorted(names))}"
         if failing := _failing_on_pods(facts, node):

@@ -23,7 +23,7 @@ from view.model.doctor.facts import (
     UnrecordedContainer,
 )
 from view.model.node_facts import find_condition
-from view.model.pod_facts import PodFacts, read_pod_facts, read_statuses
+from view.model.pod_facts import PodFacts, failing, read_pod_facts, read_statuses
 from view.model.reports import Stage
 
 _NAME_LABEL = "app.kubernetes.io/name"
@@ -82,7 +82,26 @@ def read_program(pod: _Object, warning: str, response: str = "") -> ProgramPod:
         created=parse_time(metadata.get("creationTimestamp")),
         due=parse_time(metadata.get("deletionTimestamp")),
         since=parse_time(since) if ready else None,
+        starting=None if ready else _starting(pod),
     )
+
+
+def _starting(pod: _Object) -> datetime | None:
+    """Return since when a pod that is not ready starts; ``None`` if a container of it fails.
+
+    That is the newest start; after a restart, at the latest when the pod was no longer ready:
+    containers that fail start again and again.
+    """
+    statuses = read_statuses(_status(pod))
+    if failing(statuses) is not None:
+        return None
+    created = parse_time(pod["metadata"].get("creationTimestamp"))
+    starts = [parse_time(each.started) for each in statuses if each.state == "running"]
+    begun = max(filter(None, (created, *starts)), default=None)
+    lost = parse_time(find_condition(_status(pod), "Ready").get("lastTransitionTime"))
+    if begun is None or lost is None or not any(each.restarts for each in statuses):
+        return begun
+    return min(begun, lost)
 
 
 def _target_node(spec: _Object) -> str:
@@ -169,6 +188,7 @@ def read_managed(kind: str, obj: _Object) -> ManagedObject:
         metadata["name"],
         _label(obj, _COMPONENT_LABEL),
         (release, namespace) if release and namespace else None,
+        (obj.get("spec") or {}).get("replicas"),
     )
 
 

@@ -1,6 +1,7 @@
 """Checks of pods that nodes refused in the last hour: again and again, or for want of a plugin."""
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
@@ -9,12 +10,14 @@ from view.model.doctor.facts import Facts, Finding, RefusedPod, UnreadSource, ok
 from view.model.doctor.nodes import PODS_ON_NODE
 from view.model.pod_facts import WITHOUT_PLUGIN, refusal_text
 from view.model.pod_groups import repeated
+from view.model.reports import PodReport
 from view.model.words import duration
 
 _RECENT = timedelta(hours=1)
 _BEFORE_START, _AFTER_START = timedelta(minutes=1), timedelta(seconds=30)
 """How long before and after the start of a proxy the end of the one before it fails pods."""
 
+_VARIES = re.compile(r"\b(?:GPU|MIG)-.*|[0-9]+", re.DOTALL)
 _EXPLAIN = "kubectl gpu explain -n {} {}"
 _AGAIN = f"{_EXPLAIN}  # docs/operate.md#a-deployment-is-refused-again-and-again"
 _OUTAGES = "docs/operate.md#restarts-and-outages"
@@ -52,13 +55,26 @@ def _report_loop(facts: Facts, refused: Sequence[RefusedPod]) -> Iterator[Findin
     if not often:
         return
     kind, _, name = last.pod.owner.partition("/")
-    text, run = refusal_text(last.pod.message) or last.pod.reason, _EXPLAIN
-    if last.pod.misplaced:
-        text, run = f"{last.pod.scheduler} does not see cards", _AGAIN
+    counts = Counter(map(_reason, pods))  # of equally frequent ones the newest counts
+    shown = max(reversed(pods), key=lambda each: counts[_reason(each)])
+    text, run = refusal_text(shown.message) or shown.reason, _EXPLAIN
+    if shown.misplaced:
+        text, run = f"{shown.scheduler} does not see cards", _AGAIN
+    if len(counts) > 1:
+        often_so = counts[_reason(shown)]
+        text += f" ({often_so} of {len(pods)}; {len(pods) - often_so} for other reasons)"
     text = f"{kind} {last.pod.namespace}/{name}: {often}, last {_ago(facts, last)}: {text}"
     nodes = tuple(sorted({each.node for each in pods if each.node}))
-    run = run.format(last.pod.namespace, last.pod.name)
+    run = run.format(shown.namespace, shown.name)
     yield warning(text, run, nodes)
+
+
+def _reason(pod: PodReport) -> str:
+    """Return why a pod was refused, without numbers and names of cards, which differ each time."""
+    if pod.misplaced:
+        return f"{pod.scheduler} does not see cards"
+    text = refusal_text(pod.message) or pod.reason
+    return _VARIES.sub("", text)
 
 
 def _report_outage(facts: Facts, node: str, refused: Sequence[RefusedPod]) -> Finding:

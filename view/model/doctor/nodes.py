@@ -56,6 +56,7 @@ RESTART = (
     "kubectl -n gpu-turnstile-node delete pod --selector "
     "app.kubernetes.io/name=gpu-turnstile-agent --field-selector spec.nodeName={}"
 )
+_COUNTED = f"{RESTART}  # cordon the node first: docs/operate.md#a-card-is-unhealthy"
 _CARDS_FILE = "kubectl describe node {}  # docs/operate.md#the-cards-file-is-not-used"
 _LACKS = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
 _RECORDED_AFTER = timedelta(minutes=1)
@@ -322,7 +323,7 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
         if labels["change"] != "added":
             fields = labels["change"]
             text = f"card {labels['card']} was edited in the cards file ({fields}): that counts"
-        found.add(Level.WARNING, name, f"{text} after a restart of the agent", RESTART)
+        found.add(Level.WARNING, name, f"{text} after a restart of the agent", _COUNTED)
     for name, labels in samples_with(facts.agents, f"{_AGENT}cards_problem"):
         text = f"the cards cannot be read: {labels['reason']}"
         found.add(Level.ERROR, name, text, _NOTHING_OFFERED)

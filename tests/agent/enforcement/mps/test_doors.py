@@ -46,8 +46,8 @@ class Recording:
 
 
 @pytest.fixture
-def mps_node(tmp_path: Path) -> MpsNode:
-    return MpsNode(tmp_path)
+def mps_node(folder: Path) -> MpsNode:
+    return MpsNode(folder)
 
 
 def variables(percent: int, mib: int) -> dict[str, str]:

@@ -29,8 +29,8 @@ B = share("b", range(25, 85), 16)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[MpsNode]:
-    node = MpsNode(tmp_path)
+def node(folder: Path) -> Iterator[MpsNode]:
+    node = MpsNode(folder)
     yield node
     node.close()
 

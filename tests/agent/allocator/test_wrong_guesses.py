@@ -106,6 +106,13 @@ def test_a_guess_before_the_current_pod_is_corrected_too(node: Node) -> None:
     assert node.decision_log.refs("allocate")[2:] == ["guessed/main"] * 2
 
 
+def test_a_pod_is_a_witness_after_a_wrong_guess_while_list_was_available(old_node: Node) -> None:
+    current = begin_beside_a_newer_one(old_node, gpu(20, 2))
+    old_node.kubelet.overtake()
+    old_node.admit(current)
+    assert old_node.decision_log.evidence("prefer")[-2:] == [Evidence.ORDER, Evidence.WITNESS]
+
+
 def test_all_that_was_given_to_a_wrong_guess_is_the_proven_pods(old_node: Node) -> None:
     """``List`` does not show its init container (K4), and the checkpoint is late (K33)."""
     current = begin_beside_a_newer_one(old_node, init(20, 2), gpu(10, 2))

@@ -1,9 +1,21 @@
-"""Answers the admission checks of workloads, one after the other, and keeps their cards."""
+"""Answers the admission checks of workloads, one after the other, and keeps their cards.
+
+A workload without cards gets the state ``Retry``: Kueue takes its quota back, resets the state to
+``Pending``, and would reserve the quota again at once. So it gets ``Retry`` once more: Kueue admits
+no workload with a check in that state (``pkg/scheduler/scheduler.go``, ``nominate``). It waits so,
+without quota, until its pods find cards, or a time is over: then the state becomes ``Pending``, and
+``Requeued`` puts it into Kueue's queue again.
+
+``requeueAfterSeconds`` is not used: with it Kueue 0.19.2 lets the workload keep its quota for that
+time (``pkg/controller/core/workload_controller.go``: the backoff is waited for before the check is
+looked at).
+"""
 
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +33,9 @@ SETTLE_SECONDS = 2.0
 """How long a workload without cards is looked at again before Kueue takes its quota back: our watch
 may show the end of pods a moment after Kueue's."""
 
+OFFER_SECONDS = 10.0
+"""How long cards are kept for a workload that has waited for them, until it has quota again."""
+
 _LONGEST_MESSAGE = 1024
 _FORBIDDEN = "parameters: Forbidden: this check has none"
 
@@ -35,7 +50,9 @@ class Checker:
         not_leading: returns why this replica must write nothing; empty if it may.
         node_policy: which node a pod prefers.
         keep: seconds for which cards are kept.
-        retry: seconds until Kueue tries a workload without cards again; doubled each time.
+        retry: seconds until a workload is tried again although it finds no cards; doubled each
+            time. Its priority may be such that Kueue evicts others for it, or it gets another
+            flavor.
         longest_retry: the most of these seconds.
         on_result: called with each answer, one word, for metrics.
         is_writing: whether a write may be in progress.
@@ -53,6 +70,9 @@ class Checker:
     is_writing: bool = field(default=False, init=False)
     _written: dict[str, str] = field(default_factory=dict, init=False)
     _first_seen: dict[str, float] = field(default_factory=dict, init=False)
+    _refused: dict[str, tuple[Workload, str]] = field(default_factory=dict, init=False)
+    """The workloads without cards, as they were with quota, and why; by UID."""
+    _searched: int = field(default=-1, init=False)
 
     def run(self, stop: threading.Event) -> None:
         """Answer until *stop*."""
@@ -71,13 +91,15 @@ class Checker:
                 return
             for check in self.state.checks.values():
                 self._activate(check)
-            waiting = self.state.waiting()
-            uids = {each.uid for each, _ in waiting}
-            self._written = {uid: at for uid, at in self._written.items() if uid in uids}
-            self._first_seen = {uid: at for uid, at in self._first_seen.items() if uid in uids}
-            for workload, state in waiting:
+            known = self.state.known_workloads()
+            for kept in (self._written, self._first_seen, self._refused):
+                for uid in kept.keys() - known:
+                    del kept[uid]
+            for workload, state in self.state.waiting():
                 if self._written.get(workload.uid) != workload.version:
                     self._answer(workload, state)
+            self._hold_refused()
+            self._try_again()
         finally:
             self.is_writing = False
 
@@ -112,10 +134,12 @@ class Checker:
         found, waits = self.decide(workload, int(until))
         if isinstance(found, Shortage):
             first = self._first_seen.setdefault(workload.uid, now)
-            if now - max(first, workload.since) < SETTLE_SECONDS:
-                return
-            self._write(workload, check, self._refusal(check, found.reason))
+            if now - max(first, workload.since) >= SETTLE_SECONDS:
+                self._refused[workload.uid] = workload, found.reason
+                self._write(workload, check, _refusal(found.reason), "retry")
             return
+        self._first_seen.pop(workload.uid, None)
+        self._refused.pop(workload.uid, None)
         if waits and kept and kept_until - now > self.keep / 2:
             self.state.set_promises(workload, found, until)
             return  # it has been written that it waits for pods that end
@@ -132,18 +156,42 @@ class Checker:
             ]
         with self.state.lock:
             self.state.set_promises(workload, found, until)
-        self._write(workload, check, state)
+        self._write(workload, check, state, "waits" if waits else "ready")
 
-    def _refusal(self, check: Mapping[str, Any], reason: str) -> Json:
-        count = check.get("retryCount") or 0
-        seconds = min(self.retry * 2 ** min(count, 10), self.longest_retry)
-        return {
-            "state": "Retry",
-            "message": f"no room on cards: {reason}"[:_LONGEST_MESSAGE],
-            "requeueAfterSeconds": int(seconds),
-            "retryCount": count + 1,
-            "podSetUpdates": None,
-        }
+    def _hold_refused(self) -> None:
+        """Keep Kueue from reserving quota again for workloads without cards."""
+        for workload, check in self.state.without_quota("Pending"):
+            found = self._refused.get(workload.uid)
+            if found is not None and self._written.get(workload.uid) != workload.version:
+                self._write(workload, check, _refusal(found[1]), "held")
+
+    def _try_again(self) -> None:
+        """Let Kueue reserve quota for workloads that find cards now, or have waited for long."""
+        now, version = self.state.now(), self.state.version
+        changed, hopeless = version != self._searched, set[object]()
+        for workload, check in self.state.without_quota("Retry"):
+            if self._written.get(workload.uid) == workload.version:
+                continue
+            refused, _ = self._refused.get(workload.uid, (workload, ""))
+            as_refused = replace(workload, pod_sets=refused.pod_sets)
+            shape = as_refused.shape(self.state.flavors)
+            message = "it is tried again"
+            if changed and shape not in hopeless:
+                found, waits = self.decide(as_refused, int(now + OFFER_SECONDS))
+                if isinstance(found, Shortage) or waits:
+                    hopeless.add(shape)
+                else:
+                    self.state.offer(workload, found, now + OFFER_SECONDS)
+                    message = "cards are free"
+            if message == "cards are free" or now >= self._tried_again_at(check):
+                self._refused.pop(workload.uid, None)
+                self._write(workload, check, {"state": "Pending", "message": message}, "requeued")
+        self._searched = version
+
+    def _tried_again_at(self, check: Mapping[str, Any]) -> float:
+        count = max((check.get("retryCount") or 0) - 1, 0)
+        since = datetime.fromisoformat(check["lastTransitionTime"]).timestamp()
+        return since + min(self.retry * 2.0 ** min(count, 10), self.longest_retry)
 
     def decide(self, workload: Workload, until: int) -> tuple[Answer, bool]:
         """Return the cards of all pods, and whether they are free only once other pods have ended.
@@ -187,18 +235,27 @@ class Checker:
             rooms.append(Room(allocations.node, free, self.state.terms(name)))
         return rooms
 
-    def _write(self, workload: Workload, check: Mapping[str, Any], changes: Json) -> None:
-        """Write the state of a check, unless the workload has changed since it was read."""
+    def _write(
+        self, workload: Workload, check: Mapping[str, Any], changes: Json, result: str
+    ) -> None:
+        """Write the state of a check, unless the workload has changed since it was read.
+
+        *result* is one of :data:`gates.metrics.RESULTS`.
+        """
         name, text = check["name"], timestamp(self.state.now())
-        states = [
-            {**each, **changes, "lastTransitionTime": text} if each["name"] == name else each
-            for each in workload.checks
-        ]
-        patch = {
-            "metadata": {"resourceVersion": workload.version},
-            "status": {"admissionChecks": states},
+        status: Json = {
+            "admissionChecks": [
+                {**each, **changes, "lastTransitionTime": text} if each["name"] == name else each
+                for each in workload.checks
+            ]
         }
-        result = {"Ready": "ready", "Retry": "retry"}.get(changes["state"], "waits")
+        if result == "requeued":
+            # A workload that Kueue has set aside comes back if this condition changes.
+            others = [each for each in workload.conditions if each["type"] != "Requeued"]
+            requeued = {"type": "Requeued", "status": "True", "reason": "AdmissionCheck"}
+            more = {"message": changes["message"], "lastTransitionTime": text}
+            status["conditions"] = [*others, requeued | more]
+        patch = {"metadata": {"resourceVersion": workload.version}, "status": status}
         if self.not_leading():
             return
         try:
@@ -211,11 +268,20 @@ class Checker:
             # It may have been written: the cards are kept until the watch shows what has become.
         else:
             self._written[workload.uid] = workload.version
-            extra = {"workload": str(workload), "state": changes["state"]}
+            extra = {"workload": str(workload), "result": result}
             if changes["state"] == "Retry":
                 extra["reason"] = changes["message"]
             log.info("answered", extra=extra)
         self.on_result(result)
+
+
+def _refusal(reason: str) -> Json:
+    return {
+        "state": "Retry",
+        "message": f"no room on cards: {reason}"[:_LONGEST_MESSAGE],
+        "requeueAfterSeconds": None,
+        "podSetUpdates": None,
+    }
 
 
 _CHANGED = (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND)

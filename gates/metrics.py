@@ -5,7 +5,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 _PREFIX = "gpu_turnstile_gates_"
-RESULTS = ("ready", "retry", "waits", "conflict", "unavailable")
+RESULTS = ("ready", "retry", "waits", "held", "requeued", "conflict", "unavailable")
 
 
 class Metrics:

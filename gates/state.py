@@ -1,12 +1,13 @@
 """The cluster as the watches show it, with the workloads, flavors and labels of nodes. No I/O."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 from contract.names import Names
+from placement.cluster.nominations import CardPromise
 from placement.cluster.selectors import Taint, read_taints
 from placement.cluster.workloads import CONTROLLER, Flavor, Workload, read_flavor, read_workload
 from placement.scoring import Policy
@@ -60,6 +61,8 @@ class GateState(State):
         self._workloads: dict[str, Workload] = {}
         self._flavors: dict[str, Flavor] = {}
         self._checks: dict[str, Json] = {}
+        # Workload -> cards that are kept until it has quota, and until when.
+        self._offers: dict[str, tuple[Mapping[str, Sequence[CardPromise]], float]] = {}
 
     def terms(self, node: str) -> NodeTerms:
         """Return what is known of a node."""
@@ -77,25 +80,38 @@ class GateState(State):
         with self.lock:
             return dict(self._checks)
 
-    def find_workload(self, uid: str) -> Workload | None:
-        """Return a workload; ``None`` if it is gone."""
-        with self.lock:
-            return self._workloads.get(uid)
-
     def waiting(self) -> list[tuple[Workload, Mapping[str, Any]]]:
         """Return the workloads that wait for our answer, each with the state of its check.
 
         The highest priority is first, then the one whose quota was reserved first.
         """
+        found = [each for each in self._checked("Pending") if each[0].reserved]
+        return sorted(found, key=lambda each: (-each[0].priority, each[0].since, each[0].uid))
+
+    def without_quota(self, state: str) -> list[tuple[Workload, Mapping[str, Any]]]:
+        """Return the workloads that have no quota, or lose it, and whose check has this state.
+
+        The highest priority is first, then the oldest.
+        """
+        found = [each for each in self._checked(state) if each[0].queued]
+        return sorted(found, key=lambda each: (-each[0].priority, each[0].created, each[0].uid))
+
+    def _checked(self, state: str) -> list[tuple[Workload, Mapping[str, Any]]]:
         with self.lock:
-            found = [
+            return [
                 (workload, check)
                 for workload in self._workloads.values()
-                if workload.reserved
                 for check in workload.checks
-                if check.get("name") in self._checks and check.get("state") == "Pending"
+                if check.get("name") in self._checks and check.get("state") == state
             ]
-        return sorted(found, key=lambda each: (-each[0].priority, each[0].since, each[0].uid))
+
+    def offer(
+        self, workload: Workload, cards: Mapping[str, Sequence[CardPromise]], until: float
+    ) -> None:
+        """Keep cards for a workload until it has quota and is answered, or the time is over."""
+        with self.lock:
+            self._offers[workload.uid] = cards, until
+            self.set_promises(workload, cards, until)
 
     # --- what the watches show ------------------------------------------------------------
 
@@ -105,6 +121,7 @@ class GateState(State):
             terms, name = read_terms(obj), obj["metadata"]["name"]
             if self._terms.get(name) != terms:
                 self._terms[name] = terms
+                self._touch(name)
             super().put_node(obj)
         self.changed.set()
 
@@ -127,14 +144,21 @@ class GateState(State):
     def put_workload(self, obj: Mapping[str, Any]) -> None:
         """Add or update a workload; one that is not waiting any more keeps what it was promised."""
         with self.lock:
-            self._workloads[obj["metadata"]["uid"]] = read_workload(obj, self.names)
+            workload = read_workload(obj, self.names)
+            self._workloads[workload.uid] = workload
             super().put_workload(obj)
+            cards, until = self._offers.get(workload.uid, ({}, 0.0))
+            if until > self.now() and not workload.promises()[1]:
+                self.set_promises(workload, cards, until)
+            else:
+                self._offers.pop(workload.uid, None)
         self.changed.set()
 
     def drop_workload(self, uid: str) -> None:
         """Remove a workload."""
         with self.lock:
             self._workloads.pop(uid, None)
+            self._offers.pop(uid, None)
             super().drop_workload(uid)
         self.changed.set()
 

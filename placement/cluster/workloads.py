@@ -7,7 +7,7 @@ annotation that names workload and pod set (``podSetUpdates``).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -85,9 +85,12 @@ class Workload:
         chain: its name, or that of the first workload of an elastic job.
         priority: its priority.
         reserved: whether it has quota, and is neither evicted, deactivated nor finished.
+        queued: whether it has none, or is being evicted, and may be admitted later.
+        created: when it was created, Unix seconds.
         since: when quota was reserved, Unix seconds.
         pod_sets: its pod sets.
         checks: the states of its admission checks, as in its status.
+        conditions: its conditions, as in its status.
     """
 
     namespace: str
@@ -97,9 +100,12 @@ class Workload:
     chain: str
     priority: int
     reserved: bool
+    queued: bool
+    created: float
     since: float
     pod_sets: tuple[PodSet, ...]
     checks: tuple[Json, ...]
+    conditions: tuple[Json, ...]
 
     def __str__(self) -> str:
         """Return ``namespace/name``, as ``kubectl`` users write it."""
@@ -112,6 +118,20 @@ class Workload:
     def annotation(self, pod_set: str) -> str:
         """Return the annotation ``gpu-promise`` of the pods of a pod set."""
         return f"{self.chain}/{pod_set}"
+
+    def shape(self, flavors: Mapping[str, Flavor]) -> Hashable:
+        """Return what decides whether its pods find cards: equal workloads have equal shapes."""
+        return tuple(
+            (
+                each.count,
+                each.pod.pod_class,
+                each.pod.wishes,
+                each.selection(flavors),
+                each.topology,
+            )
+            for each in self.pod_sets
+            if each.pod is not None
+        )
 
     def promises(self) -> tuple[float, Mapping[str, Sequence[CardPromise]]]:
         """Return until when cards are kept, Unix seconds, and which for each pod set.
@@ -173,9 +193,11 @@ def read_workload(obj: Json, names: Names) -> Workload:
     namespace, name = metadata["namespace"], metadata["name"]
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     reserved = _is_true(conditions, "QuotaReserved") and bool(status.get("admission"))
-    over = any(_is_true(conditions, each) for each in ("Finished", "Evicted", "DeactivationTarget"))
-    active = spec.get("active") is not False and not metadata.get("deletionTimestamp")
+    over = any(_is_true(conditions, each) for each in ("Finished", "DeactivationTarget"))
+    active = spec.get("active") is not False and not metadata.get("deletionTimestamp") and not over
+    reserved = reserved and active and not _is_true(conditions, "Evicted")
     since = conditions.get("QuotaReserved", {}).get("lastTransitionTime")
+    created = metadata.get("creationTimestamp")
     assigned = {
         each["name"]: each
         for each in (status.get("admission") or {}).get("podSetAssignments") or ()
@@ -188,13 +210,16 @@ def read_workload(obj: Json, names: Names) -> Workload:
         str(metadata.get("resourceVersion", "")),
         (metadata.get("annotations") or {}).get(_SLICE) or name,
         spec.get("priority") or 0,
-        reserved and not over and active,
+        reserved,
+        active and not reserved,
+        datetime.fromisoformat(created).timestamp() if created else 0.0,
         datetime.fromisoformat(since).timestamp() if since else 0.0,
         tuple(
             _read_pod_set(each, assigned.get(each["name"], {}), done, namespace, name, names)
             for each in spec.get("podSets") or ()
         ),
         tuple(status.get("admissionChecks") or ()),
+        tuple(conditions.values()),
     )
 
 

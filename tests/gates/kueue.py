@@ -92,6 +92,7 @@ class Kueue(Cluster):
         self.kueue = KueueApi()
         self.results: list[str] = []
         self.leads = True
+        self._assigned: dict[str, Json] = {}
         self.kueue.checks["cards"] = deepcopy(CHECK)
         self.kueue.checks["cards"]["metadata"]["resourceVersion"] = "1"
         self.start()
@@ -156,6 +157,53 @@ class Kueue(Cluster):
             self.now += 2.5
         self.checker.step()
         self.watch()
+
+    def react(self) -> None:
+        """Let Kueue do its next step with each workload, as version 0.19.2 does."""
+        for obj in self.kueue.workloads.values():
+            status, (check,) = obj["status"], obj["status"]["admissionChecks"]
+            conditions = {each["type"]: each for each in status["conditions"]}
+            evicted = conditions.get("Evicted", {}).get("status") == "True"
+            if status.get("admission") and check["state"] == "Retry" and not evicted:
+                self._set(obj, "Evicted", "True")
+                count = check.get("retryCount", 0) + 1
+                check |= {"state": "Pending", "message": "Reset", "retryCount": count}
+            elif status.get("admission") and evicted:
+                self._assigned[obj["metadata"]["name"]] = status.pop("admission")
+                self._set(obj, "QuotaReserved", "False")
+                self._set(obj, "Requeued", "True")
+            elif not status.get("admission") and check["state"] == "Pending":
+                status["admission"] = self._assigned[obj["metadata"]["name"]]
+                self._set(obj, "QuotaReserved", "True")
+                self._set(obj, "Evicted", "False")
+        self.watch()
+
+    def _set(self, obj: Json, kind: str, value: str) -> None:
+        others = [each for each in obj["status"]["conditions"] if each["type"] != kind]
+        made = {"type": kind, "status": value, "lastTransitionTime": timestamp(self.now)}
+        obj["status"]["conditions"] = [*others, made]
+        obj["metadata"]["resourceVersion"] += "1"
+
+    def refuse(self, *names: str) -> None:
+        """Let workloads without cards lose their quota, as Kueue and the controller do it."""
+        self.answer()
+        for _ in range(2):
+            self.react()
+            self.checker.step()
+            self.watch()
+        assert [self.check(name)["state"] for name in names] == ["Retry"] * len(names)
+
+    def end(self, *names: str) -> None:
+        """Let workloads and their pods end."""
+        for name in names:
+            for pod in [each for each in self.api.pods if each.startswith(f"{name}-")]:
+                del self.api.pods[pod]
+                self.state.drop_pod(f"u-{pod}")
+            self._set(self.kueue.workloads[name], "Finished", "True")
+        self.watch()
+
+    def has_quota(self, name: str) -> bool:
+        return "admission" in self.kueue.workloads[name]["status"]
 
     def check(self, name: str) -> Json:
         (found,) = self.kueue.workloads[name]["status"]["admissionChecks"]

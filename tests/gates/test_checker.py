@@ -27,8 +27,7 @@ def test_of_six_shares_of_60_on_four_cards_four_are_admitted_and_two_give_their_
         "state": "Retry",
         "message": "no room on cards: cards for 0 of 1 pod: 1 node: no card has 60 cores and "
         "4 blocks free",
-        "requeueAfterSeconds": 5,
-        "retryCount": 1,
+        "requeueAfterSeconds": None,
         "podSetUpdates": None,
         "lastTransitionTime": "2027-01-15T08:00:02Z",
     }
@@ -144,14 +143,83 @@ def test_cards_are_kept_only_for_some_time() -> None:
     assert kueue.ask("other") == ["n1"]
 
 
-def test_a_check_that_cannot_be_answered_yet_says_so_later_and_longer() -> None:
+def test_a_workload_without_cards_waits_without_quota_until_there_are_some() -> None:
     kueue = Kueue(make_node("n1", 1))
+    kueue.checker.retry = 60
+    kueue.reserve("first", (60, 4))
+    kueue.answer()
+    assert kueue.run_workload("first") == []
+    for name in ("second", "third"):
+        kueue.reserve(name, (60, 4))
+    kueue.refuse("second", "third")
+    assert not kueue.has_quota("second")
+    assert kueue.check("second")["message"].startswith("no room on cards: cards for 0 of 1 pod")
+    kueue.react()
+    assert not kueue.has_quota("second")
+    kueue.end("first")
+    kueue.answer()
+    assert [kueue.check(each)["state"] for each in ("second", "third")] == ["Pending", "Retry"]
+    (again,) = (
+        each
+        for each in kueue.kueue.workloads["second"]["status"]["conditions"]
+        if each["type"] == "Requeued"
+    )
+    assert again["message"] == kueue.check("second")["message"] == "cards are free"
+    kueue.reserve("newer", (60, 4), priority=10)
+    kueue.react()
+    kueue.answer()
+    assert kueue.states() == ["Ready", "Ready", "Retry", "Retry"]
+    assert kueue.run_workload("second") == []
+
+
+def test_cards_that_are_offered_to_a_workload_without_quota_are_free_again_soon() -> None:
+    kueue = Kueue(make_node("n1", 1))
+    kueue.checker.retry = 60
+    kueue.reserve("first", (60, 4))
+    kueue.answer()
+    for name in ("second", "third"):
+        kueue.reserve(name, (60, 4))
+    kueue.refuse("second", "third")
+    kueue.end("first")
+    kueue.checker.step()
+    kueue.watch()
+    assert kueue.states() == ["Ready", "Pending", "Retry"]
+    kueue.now += 9
+    kueue.checker.step()
+    assert kueue.states() == ["Ready", "Pending", "Retry"]
+    kueue.now += 2  # it has got no quota
+    kueue.checker.step()
+    assert kueue.states() == ["Ready", "Pending", "Pending"]
+
+
+def test_a_workload_that_has_quota_again_at_once_is_refused_again() -> None:
+    kueue = Kueue(make_node("n1", 1))
+    kueue.reserve("gang", (60, 4), count=2)
+    kueue.answer()
+    for _ in range(3):
+        kueue.react()
+    assert kueue.has_quota("gang")
+    kueue.refuse("gang")
+    assert not kueue.has_quota("gang")
+
+
+def test_a_workload_without_cards_is_tried_again_after_a_longer_time_each() -> None:
+    """Kueue may evict others for it, or assign another flavor."""
+    kueue = Kueue(make_node("n1", 1))
+    kueue.reserve("gang", (60, 4), count=2)
     seconds = []
-    for count in range(7):
-        kueue.reserve("w", (100, 40), count=2)["status"]["admissionChecks"][0]["retryCount"] = count
-        kueue.watch()
-        kueue.answer()
-        seconds.append(kueue.check("w")["requeueAfterSeconds"])
+    for _ in range(7):
+        kueue.refuse("gang")
+        began = kueue.now
+        if len(seconds) == 3:
+            kueue.start()  # the next controller reads the time in the workload
+        while kueue.check("gang")["state"] == "Retry":
+            kueue.now += 1
+            kueue.checker.step()
+            kueue.watch()
+        seconds.append(round(kueue.now - began))
+        kueue.react()
+        assert kueue.has_quota("gang")
     assert seconds == [5, 10, 20, 40, 80, 120, 120]
 
 
@@ -256,14 +324,7 @@ def test_no_admitted_pod_is_without_a_card_whatever_ends_or_is_killed(seed: int)
             for state in (kueue.gate, kueue.state):
                 state.drop_workload(f"w-{name}")
         if running and random.random() < 0.4:
-            ended = running.pop(0)
-            for pod in [each for each in kueue.api.pods if each.startswith(f"{ended}-")]:
-                del kueue.api.pods[pod]
-                kueue.state.drop_pod(f"u-{pod}")
-            kueue.kueue.workloads[ended]["status"]["conditions"].append(
-                {"type": "Finished", "status": "True"}
-            )
-            kueue.watch()
+            kueue.end(running.pop(0))
         kueue.now += random.choice([0, 10, 400])
         kueue.state.end_expired_promises()
     assert running or kueue.results.count("ready")

@@ -4,7 +4,8 @@ A workload without cards gets the state ``Retry``: Kueue takes its quota back, r
 ``Pending``, and would reserve the quota again at once. So it gets ``Retry`` once more: Kueue admits
 no workload with a check in that state (``pkg/scheduler/scheduler.go``, ``nominate``). It waits so,
 without quota, until its pods find cards, or a time is over: then the state becomes ``Pending``, and
-``Requeued`` puts it into Kueue's queue again.
+``Requeued`` puts it into Kueue's queue again. If Kueue has evicted others for it, which freed the
+wrong cards, no time ends that: it would evict the next ones.
 
 ``requeueAfterSeconds`` is not used: with it Kueue 0.19.2 lets the workload keep its quota for that
 time (``pkg/controller/core/workload_controller.go``: the backoff is waited for before the check is
@@ -183,7 +184,9 @@ class Checker:
                 else:
                     self.state.offer(workload, found, now + OFFER_SECONDS)
                     message = "cards are free"
-            if message == "cards are free" or now >= self._tried_again_at(check):
+            if message == "cards are free" or (
+                now >= self._tried_again_at(check) and not self.state.has_preempted(workload)
+            ):
                 self._refused.pop(workload.uid, None)
                 self._write(workload, check, {"state": "Pending", "message": message}, "requeued")
         self._searched = version

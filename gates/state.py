@@ -96,6 +96,15 @@ class GateState(State):
         found = [each for each in self._checked(state) if each[0].queued]
         return sorted(found, key=lambda each: (-each[0].priority, each[0].created, each[0].uid))
 
+    def has_preempted(self, workload: Workload) -> bool:
+        """Return whether Kueue has evicted others for a workload: it names its UID to them."""
+        with self.lock:
+            return any(
+                each["type"] == "Preempted" and workload.uid in each.get("message", "")
+                for other in self._workloads.values()
+                for each in other.conditions
+            )
+
     def _checked(self, state: str) -> list[tuple[Workload, Mapping[str, Any]]]:
         with self.lock:
             return [

@@ -223,6 +223,24 @@ def test_a_workload_without_cards_is_tried_again_after_a_longer_time_each() -> N
     assert seconds == [5, 10, 20, 40, 80, 120, 120]
 
 
+def test_a_workload_for_which_others_were_evicted_in_vain_evicts_no_more() -> None:
+    kueue = Kueue(make_node("n1", 1))
+    kueue.reserve("victim", (40, 4))
+    kueue.answer()
+    assert kueue.run_workload("victim") == []
+    message = "Previously: Preempted to accommodate a workload (UID: w-whole, JobUID: j) due to ..."
+    victim = kueue.kueue.workloads["victim"]
+    victim["status"]["conditions"].append({"type": "Preempted", "message": message})
+    kueue.reserve("whole", (100, 0))
+    kueue.refuse("whole")
+    kueue.now += 1000
+    kueue.checker.step()
+    assert kueue.check("whole")["state"] == "Retry"
+    kueue.end("victim")
+    kueue.checker.step()
+    assert kueue.check("whole")["message"] == "cards are free"
+
+
 def test_workloads_without_gpus_and_with_nodes_of_their_own_are_not_held_up() -> None:
     kueue = Kueue(make_node("n1", 1))
     plain = kueue.reserve("plain", (60, 4))

@@ -15,6 +15,7 @@ looked at).
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from http import HTTPStatus
@@ -37,10 +38,22 @@ may show the end of pods a moment after Kueue's."""
 OFFER_SECONDS = 10.0
 """How long cards are kept for a workload that has waited for them, until it has quota again."""
 
+_WRITERS = 8
+"""Most writes at once: what is decided is kept already, so their order does not matter."""
 _LONGEST_MESSAGE = 1024
 _FORBIDDEN = "parameters: Forbidden: this check has none"
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A state of a check to be written; *result* is one of :data:`gates.metrics.RESULTS`."""
+
+    workload: Workload
+    name: str
+    changes: Json
+    result: str
 
 
 @dataclass(eq=False)
@@ -74,15 +87,17 @@ class Checker:
     _refused: dict[str, tuple[Workload, str]] = field(default_factory=dict, init=False)
     """The workloads without cards, as they were with quota, and why; by UID."""
     _searched: int = field(default=-1, init=False)
+    _writes: list[_Write] = field(default_factory=list, init=False)
 
     def run(self, stop: threading.Event) -> None:
         """Answer until *stop*."""
-        while not stop.is_set():
-            self.state.changed.wait(STEP_SECONDS)
-            self.state.changed.clear()
-            self.step()
+        with ThreadPoolExecutor(_WRITERS, "writer") as pool:
+            while not stop.is_set():
+                self.state.changed.wait(STEP_SECONDS)
+                self.state.changed.clear()
+                self.step(pool)
 
-    def step(self) -> None:
+    def step(self, pool: Executor) -> None:
         """Answer all that wait."""
         self.state.end_expired_promises()
         self.is_writing = True
@@ -101,6 +116,12 @@ class Checker:
                     self._answer(workload, state)
             self._hold_refused()
             self._try_again()
+            writes, self._writes = self._writes, []
+            for each, result in zip(writes, pool.map(self._send, writes), strict=True):
+                if result == each.result:
+                    self._written[each.workload.uid] = each.workload.version
+                if result:
+                    self.on_result(result)
         finally:
             self.is_writing = False
 
@@ -241,18 +262,24 @@ class Checker:
     def _write(
         self, workload: Workload, check: Mapping[str, Any], changes: Json, result: str
     ) -> None:
+        self._writes.append(_Write(workload, check["name"], changes, result))
+
+    def _send(self, write: _Write) -> str:
         """Write the state of a check, unless the workload has changed since it was read.
 
-        *result* is one of :data:`gates.metrics.RESULTS`.
+        Returns:
+            What has become of it: its result if it was written; empty if nothing was sent.
         """
-        name, text = check["name"], timestamp(self.state.now())
+        workload, changes, text = write.workload, write.changes, timestamp(self.state.now())
         status: Json = {
             "admissionChecks": [
-                {**each, **changes, "lastTransitionTime": text} if each["name"] == name else each
+                {**each, **changes, "lastTransitionTime": text}
+                if each["name"] == write.name
+                else each
                 for each in workload.checks
             ]
         }
-        if result == "requeued":
+        if write.result == "requeued":
             # A workload that Kueue has set aside comes back if this condition changes.
             others = [each for each in workload.conditions if each["type"] != "Requeued"]
             requeued = {"type": "Requeued", "status": "True", "reason": "AdmissionCheck"}
@@ -260,22 +287,20 @@ class Checker:
             status["conditions"] = [*others, requeued | more]
         patch = {"metadata": {"resourceVersion": workload.version}, "status": status}
         if self.not_leading():
-            return
+            return ""
         try:
             self.api.patch_workload_status(workload.namespace, workload.name, patch)
         except REQUEST_ERRORS as error:
-            conflict = isinstance(error, Rejected) and error.status in _CHANGED
-            result = "conflict" if conflict else "unavailable"
-            if not conflict:
-                log.warning("not answered", extra={"workload": str(workload), "reason": str(error)})
             # It may have been written: the cards are kept until the watch shows what has become.
-        else:
-            self._written[workload.uid] = workload.version
-            extra = {"workload": str(workload), "result": result}
-            if changes["state"] == "Retry":
-                extra["reason"] = changes["message"]
-            log.info("answered", extra=extra)
-        self.on_result(result)
+            if isinstance(error, Rejected) and error.status in _CHANGED:
+                return "conflict"
+            log.warning("not answered", extra={"workload": str(workload), "reason": str(error)})
+            return "unavailable"
+        extra = {"workload": str(workload), "result": write.result}
+        if changes["state"] == "Retry":
+            extra["reason"] = changes["message"]
+        log.info("answered", extra=extra)
+        return write.result
 
 
 def _refusal(reason: str) -> Json:

@@ -1,5 +1,6 @@
 """Kueue and an extender in memory: what the controller reads and writes, and what follows."""
 
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from typing import Any
 
@@ -152,11 +153,15 @@ class Kueue(Cluster):
     def answer(self) -> None:
         """Let the controller answer, also those that it looks at twice."""
         for _ in range(2):
-            self.checker.step()
+            self.step()
             self.watch()
             self.now += 2.5
-        self.checker.step()
+        self.step()
         self.watch()
+
+    def step(self) -> None:
+        with ThreadPoolExecutor(1) as one_writer:
+            self.checker.step(one_writer)
 
     def react(self) -> None:
         """Let Kueue do its next step with each workload, as version 0.19.2 does."""
@@ -189,7 +194,7 @@ class Kueue(Cluster):
         self.answer()
         for _ in range(2):
             self.react()
-            self.checker.step()
+            self.step()
             self.watch()
         assert [self.check(name)["state"] for name in names] == ["Retry"] * len(names)
 

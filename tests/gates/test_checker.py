@@ -181,14 +181,14 @@ def test_cards_that_are_offered_to_a_workload_without_quota_are_free_again_soon(
         kueue.reserve(name, (60, 4))
     kueue.refuse("second", "third")
     kueue.end("first")
-    kueue.checker.step()
+    kueue.step()
     kueue.watch()
     assert kueue.states() == ["Ready", "Pending", "Retry"]
     kueue.now += 9
-    kueue.checker.step()
+    kueue.step()
     assert kueue.states() == ["Ready", "Pending", "Retry"]
     kueue.now += 2  # it has got no quota
-    kueue.checker.step()
+    kueue.step()
     assert kueue.states() == ["Ready", "Pending", "Pending"]
 
 
@@ -215,7 +215,7 @@ def test_a_workload_without_cards_is_tried_again_after_a_longer_time_each() -> N
             kueue.start()  # the next controller reads the time in the workload
         while kueue.check("gang")["state"] == "Retry":
             kueue.now += 1
-            kueue.checker.step()
+            kueue.step()
             kueue.watch()
         seconds.append(round(kueue.now - began))
         kueue.react()
@@ -234,10 +234,10 @@ def test_a_workload_for_which_others_were_evicted_in_vain_evicts_no_more() -> No
     kueue.reserve("whole", (100, 0))
     kueue.refuse("whole")
     kueue.now += 1000
-    kueue.checker.step()
+    kueue.step()
     assert kueue.check("whole")["state"] == "Retry"
     kueue.end("victim")
-    kueue.checker.step()
+    kueue.step()
     assert kueue.check("whole")["message"] == "cards are free"
 
 
@@ -294,7 +294,7 @@ def test_a_write_that_may_have_failed_keeps_the_cards_until_it_is_known() -> Non
     kueue = Kueue(make_node("n1", 1))
     kueue.kueue.failing = [Unavailable("API server: no response in time")]
     kueue.reserve("first", (60, 4))
-    kueue.checker.step()
+    kueue.step()
     assert kueue.results == ["unavailable"]
     kueue.answer()
     assert kueue.states() == ["Ready"]
@@ -312,7 +312,7 @@ def test_a_workload_that_changes_meanwhile_is_answered_once_more() -> None:
     kueue = Kueue(make_node("n1", 1))
     obj = kueue.reserve("first", (60, 4))
     obj["metadata"]["resourceVersion"] = "2"
-    kueue.checker.step()
+    kueue.step()
     assert kueue.results == ["conflict"]
     kueue.watch()
     kueue.answer()

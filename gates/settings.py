@@ -46,7 +46,7 @@ class Settings:
     retry: float = setting(
         default=5.0,
         type=Seconds("5", 1, 3600),
-        help="Seconds until a workload without cards is tried again nevertheless; doubled each time.",
+        help="Seconds until a workload without cards is tried again anyway; doubled each time.",
     )
     longest_retry: float = setting(
         default=120.0, type=Seconds("120", 1, 86_400), help="The most of these seconds."

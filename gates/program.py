@@ -125,6 +125,19 @@ class GatesProgram:
         self._watches.start()
 
 
+def oldest_wait(state: GateState) -> float:
+    """Return how many seconds ago quota was reserved that no check has answered; 0 if all have.
+
+    A check that waits for pods to end has answered: it keeps their cards.
+    """
+    since = [
+        workload.since
+        for workload, check in state.waiting()
+        if not str(check.get("message") or "").startswith("{")
+    ]
+    return max(state.now() - min(since), 0.0) if since else 0.0
+
+
 def export_gauges(
     metrics: Metrics, state: GateState, *, leads: Callable[[], bool], in_step: Callable[[], bool]
 ) -> None:
@@ -133,6 +146,11 @@ def export_gauges(
         ("leader", "1 while this replica answers.", leads),
         ("in_step", "1 while all objects are listed and watched.", in_step),
         ("waiting_workloads", "Workloads that wait for an answer.", lambda: len(state.waiting())),
+        (
+            "oldest_wait_seconds",
+            "For how long a workload has had quota without an answer, at most; 0 without any.",
+            lambda: oldest_wait(state),
+        ),
         ("promised_workloads", "Workloads for which cards are kept.", lambda: state.promised),
     ):
         metrics.export(name, text, value)

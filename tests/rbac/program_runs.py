@@ -318,7 +318,6 @@ def sidecar(folder: Path) -> Requests:
             take_turn(replica.leadership)
             return not replica.leadership.not_binding()
 
-        replica.watches.start()
         eventually(binds, "it binds")
         asyncio.run(_bind(replica, admin, "beside"))
         replica.stop()

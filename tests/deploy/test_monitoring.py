@@ -171,7 +171,7 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
     for alert, folder, name in (
         ("GPUTurnstileSchedulerDown", "scheduler-extender", "gpu-turnstile-scheduler"),
         ("GPUTurnstileKubeSchedulerDown", "scheduler-own", "gpu-turnstile-kube-scheduler"),
-        ("GPUTurnstileGatesDown", "scheduler-queues", "gpu-turnstile-gates"),
+        ("GPUTurnstileGatesDown", "scheduler-queues/controller", "gpu-turnstile-gates"),
     ):
         (deployment,) = (
             each

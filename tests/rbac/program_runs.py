@@ -247,6 +247,7 @@ def extender(folder: Path) -> Requests:
                 endpoint_slice=given[variable],
                 address=address,
                 preempt=True,
+                workloads=True,
             )
             replica = Extender(settings, Metrics(), clock=FakeClock())  # no lease expires
             asyncio.run(_run_replica(replica, admin, address))

@@ -103,10 +103,13 @@ def find_pod(context: CommandContext, kind: str, namespace: str, name: str) -> s
         none or f"has no pod that requests GPUs in namespace {namespace}, or does not exist"
     )
     if found and kind == "Job":
-        uid = found["metadata"].get("uid") or ""
-        key = find_key(found["metadata"], (uid,), context.names)
+        metadata = found["metadata"]
+        # Of a Job of a JobSet, the JobSet has the Workload.
+        owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
+        uids = tuple(each.get("uid") or "" for each in (metadata, *owners))
+        key = find_key(metadata, uids, context.names)
         if key is not None or none:
-            return QueuedJob(found, key or QueueKey((), (uid,)), key is not None, text)
+            return QueuedJob(found, key or QueueKey((), uids), key is not None, text)
     raise CommandError(text)
 
 

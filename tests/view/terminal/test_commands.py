@@ -360,7 +360,11 @@ def test_of_a_job_that_kueue_holds_its_workload_is_explained(
 ) -> None:
     for each in (LOCAL_QUEUE, cluster_queue(), _job("train", "team-a"), _job("new", "team-a")):
         server.apply(each)
-    server.apply(_job("paused"))
+    child, of_set = _job("child"), workload(NO_QUOTA, owner={"metadata": {"uid": "u-set"}})
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set"}
+    child["metadata"]["ownerReferences"] = [{**owner, "uid": "u-set", "controller": True}]
+    of_set["metadata"] |= {"name": "jobset-set-77", "uid": "w-set"}
+    server.apply(_job("paused"), child, of_set)
     with ApiClient(server.url) as admin:
         jobs, workloads = (
             f"/apis/{each}/namespaces/default/" for each in ("batch/v1", "kueue.x-k8s.io/v1beta2")
@@ -372,18 +376,21 @@ def test_of_a_job_that_kueue_holds_its_workload_is_explained(
             (item,) = json.loads(gpu("explain", "job", "train", "-o", "json").out)["items"]
             named = gpu("explain", "job/train", "-o", "name").out
             new, paused = gpu("explain", "job/new"), gpu("explain", "job/paused")
+            nested = gpu("explain", "job/child")
             api.deny("(list|get) /apis/kueue.*")
             denied, other = gpu("explain", "job/train"), gpu("explain", "job/paused")
         finally:
-            for name in ("train", "new", "paused"):
+            for name in ("train", "new", "paused", "child"):
                 admin.delete(f"{jobs}jobs/{name}")
-            admin.delete(f"{workloads}workloads/job-train-1f2e3")
+            for name in ("job-train-1f2e3", "jobset-set-77"):
+                admin.delete(f"{workloads}workloads/{name}")
     assert (page.code, page.err) == (0, "")
     assert page.out.startswith(f'{_HELD} for quota: "{QUOTA}".\nWorkload job-train-1f2e3; created ')
     assert "kubectl get job train -n default -o yaml | kubectl gpu fit -f -\n" in page.out
     assert (item["kind"], item["name"], item["queue"]["state"]) == ("Job", "train", "pending")
     assert named == "job/train\n"
     assert new.out.startswith("Job default/new has no pods: Kueue has not made a Workload for it ")
+    assert "\nWorkload jobset-set-77; created " in nested.out
     assert (paused.code, paused.err) == (1, f"{_SUSPENDED.format('paused')}\n")
     # What may not be read is unknown, whether it is in a queue or not.
     for name, result in (("train", denied), ("paused", other)):

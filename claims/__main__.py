@@ -1,8 +1,6 @@
 """``python -m claims``: the command line."""
 
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,25 +18,8 @@ from contract.errors import InvalidName
 @options_of(Settings, "GPU_TURNSTILE_CLAIMS")
 def cli(**flags: Any) -> None:
     """Make the ResourceClaimTemplates that gpu-turnstile's webhook names, and sweep unused ones."""
-    settings = Settings(**flags)
     configure(quiet=("urllib3",))
-    serve(settings)
-
-
-def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Raises:
-        InvalidName: the domain is too long for a driver's name.
-        SettingsError: credentials or port cannot be used.
-    """
-    ended = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: ended.set())
-    program = ClaimsProgram(settings)
-    program.start()
-    ended.wait()
-    program.stop()
+    ClaimsProgram(Settings(**flags)).serve()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,25 +1,17 @@
-"""The metrics of the claims program. Only this module of it imports ``prometheus_client``."""
+"""The metrics of the claims program."""
 
-from collections.abc import Callable
+from common.metrics import ProgramMetrics
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-
-_PREFIX = "gpu_turnstile_claims_"
 RESULTS = ("created", "found", "swept", "replaced", "refused", "unavailable")
 
 
-class Metrics:
+class Metrics(ProgramMetrics):
     """Every metric of one replica."""
 
-    content_type = "text/plain; version=0.0.4; charset=utf-8"
-
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._writes = Counter(
-            f"{_PREFIX}writes",
-            "Templates created or deleted, and requests that failed, by result.",
-            ["result"],
-            registry=self.registry,
+        super().__init__("gpu_turnstile_claims_")
+        self._writes = self.counter(
+            "writes", "Templates created or deleted, and requests that failed, by result.", "result"
         )
         for result in RESULTS:
             self._writes.labels(result)
@@ -27,11 +19,3 @@ class Metrics:
     def wrote(self, result: str) -> None:
         """Count a request; *result* is one of :data:`RESULTS`."""
         self._writes.labels(result).inc()
-
-    def export(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a gauge that is computed at each scrape; *name* is without the prefix."""
-        Gauge(f"{_PREFIX}{name}", text, registry=self.registry).set_function(value)
-
-    def render(self) -> bytes:
-        """Write all metrics in the text format."""
-        return generate_latest(self.registry)

@@ -1,8 +1,6 @@
 """``python -m gates``: the command line."""
 
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,24 +18,8 @@ from gates.settings import Settings
 @options_of(Settings, "GPU_TURNSTILE_GATES")
 def cli(**flags: Any) -> None:
     """Answer Kueue's AdmissionChecks gpu-turnstile.io/cards: do all pods of a workload fit?"""
-    settings = Settings(**flags)
     configure(quiet=("urllib3",))
-    serve(settings)
-
-
-def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Raises:
-        SettingsError: credentials or port cannot be used.
-    """
-    ended = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: ended.set())
-    program = GatesProgram(settings)
-    program.start()
-    ended.wait()
-    program.stop()
+    GatesProgram(Settings(**flags)).serve()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

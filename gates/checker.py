@@ -27,7 +27,7 @@ from gates.cluster import GateApi
 from gates.search import Answer, Room, Shortage, WorkloadSearch
 from gates.state import GateState
 from placement.cluster.nominations import timestamp
-from placement.cluster.workloads import PodSet, Workload, write_promises
+from placement.cluster.workloads import NO_ROOM, PodSet, Workload, write_promises
 from placement.scoring import Policy
 
 STEP_SECONDS = 1.0
@@ -306,7 +306,7 @@ class Checker:
 def _refusal(reason: str) -> Json:
     return {
         "state": "Retry",
-        "message": f"no room on cards: {reason}"[:_LONGEST_MESSAGE],
+        "message": f"{NO_ROOM}{reason}"[:_LONGEST_MESSAGE],
         "requeueAfterSeconds": None,
         "podSetUpdates": None,
     }

@@ -31,6 +31,7 @@ NAME = "gpu-turnstile"
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dialects-all": ("dialects",),
     "scheduler-queues": ("scheduler-own",),
+    "scheduler-extender-queues": ("scheduler-extender",),
     "mps-host-driver": ("mps",),
     "mps-runtime-class": ("mps",),
     "scheduler-preemption": ("scheduler-own",),
@@ -57,6 +58,7 @@ CHOSEN: Final[Mapping[str, str]] = {
     "scheduler-extender": 'eq .Values.scheduling "extender"',
     "scheduler-own": 'eq .Values.scheduling "own"',
     "scheduler-queues": 'and .Values.kueue (eq .Values.scheduling "own")',
+    "scheduler-extender-queues": 'and .Values.kueue (eq .Values.scheduling "extender")',
     "scheduler-preemption": 'and .Values.preemption (eq .Values.scheduling "own")',
     "scheduler-extender-preemption": 'and .Values.preemption (eq .Values.scheduling "extender")',
     "view-use": "and .Values.components.view .Values.components.use",

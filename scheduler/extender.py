@@ -1,12 +1,11 @@
 """Assembles one replica: state, watches, election and the handler of requests. No HTTP."""
 
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 
+from common.replica import Replica
 from scheduler.binding import Binder
 from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions
@@ -23,7 +22,7 @@ PATIENCE = 9.0
 """Seconds for which a Binding waits until this replica may bind, if no other one can be asked."""
 
 
-class Extender:
+class Extender(Replica):
     """The parts of one replica, and their threads."""
 
     def __init__(
@@ -97,61 +96,26 @@ class Extender:
             refused=self._preemption.refused,
             clock=clock,
         )
-        self._stop = threading.Event()
-        preempt = partial(self._preemption.run, self._stop)
-        self._threads = [
-            threading.Thread(target=self._run, name="leadership", daemon=True),
-            threading.Thread(target=preempt, name="preemption", daemon=True),
-        ]
         export_gauges(
             self.metrics,
             self.state,
             leads=lambda: not self.leadership.not_binding(),
             in_step=lambda: self.watches.in_step,
         )
+        super().__init__(
+            self.watches,
+            close=self._cluster.close,
+            unlisted=NOT_IN_STEP,
+            leadership=self.leadership.run,
+            preemption=self._preemption.run,
+        )
 
-    def start(self) -> None:
-        """Start to follow the cluster and to take part in the election; returns at once."""
-        for thread in self._threads:
-            thread.start()
-
-    def broken(self) -> str:
-        """Return why this replica must be restarted; empty if it need not.
-
-        If a bug ends a thread, its last data would be used forever.
-        """
-        ended = self.watches.ended()
-        if not self._stop.is_set():
-            ended += [each.name for each in self._threads if each.ident and not each.is_alive()]
-        return f"thread {ended[0]} has ended, see the log" if ended else ""
-
-    def not_ready(self) -> str:
-        """Return why this replica is not ready; empty if it is."""
-        if self._stop.is_set():
-            return "shutting down"
-        return "" if self.watches.in_step else NOT_IN_STEP
-
-    def stop(self) -> None:
-        """Stop binding, release the lease, and end the watches; later calls do nothing."""
-        if self._stop.is_set():
-            return
+    def finish(self) -> None:
+        """Stop binding, and release the lease."""
         self.leadership.end(is_binding=self._is_writing)
-        self._stop.set()
-        self.watches.stop()
-        self._cluster.close()
 
     def _is_writing(self) -> bool:
         return self._binder.is_binding or self._preemption.is_writing
-
-    def _run(self) -> None:
-        # The first list starts after the lease was taken, so that the leader need not list again.
-        follow = threading.Thread(target=self._follow, name="follow", daemon=True)
-        follow.start()
-        self.leadership.run(self._stop)
-
-    def _follow(self) -> None:
-        self.leadership.first_step.wait()
-        self.watches.start()
 
 
 def export_gauges(

@@ -97,7 +97,7 @@ class Leadership:
         self._list_number: int | None = 0 if election is None else None
         self._in_step = False
         self._ended = threading.Event()
-        self.first_step = threading.Event()
+        self._follows = False
 
     @property
     def leads(self) -> bool:
@@ -131,7 +131,7 @@ class Leadership:
             self._wait(_TICK)
 
     def run(self, stop: threading.Event) -> None:
-        """Take part in the election until *stop*."""
+        """Take part in the election until *stop*, and start the watches."""
         next_step = next_publish = self._clock()
         while not stop.is_set():
             now = self._clock()
@@ -170,7 +170,10 @@ class Leadership:
             elif led_before and not self.leads:
                 log.warning("not leading any more", extra={"lease": self._election.holder})
                 self._list_number, self._in_step = None, False
-        self.first_step.set()
+        if not self._follows:
+            # Only now, so that a leader need not list again what it listed without the lease.
+            self._follows = True
+            self._watches.start()
 
     def _became_ready(self) -> bool:
         if self._list_number is None or self._in_step:

@@ -1,18 +1,13 @@
 """The settings of the extender: each field with its flag."""
 
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
+from common import shared_settings as shared
 from common.commandline import WholeNumber, choice, setting, switch
 from common.serving.tls import Files
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
-
-_ALL = "GPU_TURNSTILE"
-"""Prefix of the environment variables that several programs read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +21,11 @@ class Settings:
     host: str
     port: int
     files: Files | None
-    kubeconfig: Path | None = setting(
-        default=None,
-        prefix=_ALL,
-        type=click.Path(path_type=Path),
-        help="A kubeconfig file.  [default: the pod's service account]",
-    )
-    names: Names = setting(
-        "domain",
-        default=DEFAULT_DOMAIN,
-        parse=Names,
-        prefix=_ALL,
-        help="Domain of resources and annotations; must be that of agents and webhook.",
-    )
+    kubeconfig: Path | None = shared.kubeconfig()
+    names: Names = shared.domain(DEFAULT_DOMAIN, Names)
     policy: Policy = choice(
         Policy.BINPACK,
-        prefix=_ALL,
+        prefix=shared.SHARED,
         help="Which card of a node a share prefers; must be the agents' too.",
     )
     node_policy: Policy = choice(Policy.BINPACK, help="Which node a pod prefers.")
@@ -62,11 +46,7 @@ class Settings:
         help="EndpointSlice of the Service; the leader writes --address into it, or into the one "
         "with -ipv6 after its name. Empty: none.",
     )
-    identity: str = setting(
-        default=socket.gethostname,
-        show_default="host name",
-        help="Name of this replica in the lease.",
-    )
+    identity: str = shared.identity()
     address: str = setting(default="", help="IP of this replica, for --endpoint-slice.")
     threads: int = setting(
         default=32,

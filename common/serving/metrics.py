@@ -1,29 +1,25 @@
 """The Prometheus metrics of a server: its connections, requests and certificate."""
 
 import platform
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import Gauge
 
+from common.metrics import ProgramMetrics
 from common.serving.tls import ReloadResult
 
 
-class ServerMetrics:
+class ServerMetrics(ProgramMetrics):
     """The metrics of a server.
 
     Attributes:
-        registry: for further metrics.
         connections: number of open connections.
         requests: number of requests whose header has arrived, without a response yet.
     """
 
-    content_type = "text/plain; version=0.0.4; charset=utf-8"
-
     def __init__(self, prefix: str, *, tls: bool = True) -> None:
         """Start at zero; *tls* is whether there is a certificate."""
-        self._prefix = prefix
-        self.registry = CollectorRegistry()
+        super().__init__(prefix)
         self.connections = self.requests = 0
         build = Gauge(
             f"{prefix}build_info",
@@ -51,18 +47,6 @@ class ServerMetrics:
             "Expiry of the served certificate.",
             registry=self.registry,
         )
-
-    def counter(self, name: str, text: str, *labels: str) -> Counter:
-        """Make a counter; *name* is without the prefix, *text* the help."""
-        return Counter(f"{self._prefix}{name}", text, labels, registry=self.registry)
-
-    def export(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a gauge that is computed at each scrape; *name* is without the prefix."""
-        Gauge(f"{self._prefix}{name}", text, registry=self.registry).set_function(value)
-
-    def render(self) -> bytes:
-        """Write all metrics in the text format."""
-        return generate_latest(self.registry)
 
     def ended(self, reason: str) -> None:
         """Count a connection that the server closed first."""

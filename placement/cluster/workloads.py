@@ -21,6 +21,9 @@ from placement.pods import PodInfo, read_gpu_pod
 CONTROLLER = "gpu-turnstile.io/cards"
 """``controllerName`` of our AdmissionChecks."""
 
+NO_ROOM = "no room on cards: "
+"""How the message of a check begins whose workload waits without quota until it finds cards."""
+
 API = "/apis/kueue.x-k8s.io/v1beta2"
 _SLICE = "kueue.x-k8s.io/workload-slice-name"
 

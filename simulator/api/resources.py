@@ -86,6 +86,8 @@ ALL = (
     ApiResource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     ApiResource("events.k8s.io", "v1", "events", "Event"),
     ApiResource(*_KUEUE, "admissionchecks", "AdmissionCheck", namespaced=False),
+    ApiResource(*_KUEUE, "clusterqueues", "ClusterQueue", namespaced=False),
+    ApiResource(*_KUEUE, "localqueues", "LocalQueue"),
     ApiResource(*_KUEUE, "resourceflavors", "ResourceFlavor", namespaced=False),
     ApiResource(*_KUEUE, "workloads", "Workload"),
     ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),

@@ -16,6 +16,7 @@ from claims.settings import Settings
 from claims.state import ClaimedPod, KnownTemplate, TemplateState, read_template
 from claims.writer import REASON, TemplateWriter
 from common.errors import Unavailable
+from common.metrics import ProgramMetrics
 from contract.names import Names
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer, kubeconfig_for
@@ -91,7 +92,7 @@ def events(admin: ApiClient) -> list[tuple[str, str]]:
     )
 
 
-def counted(metrics: Metrics, result: str) -> float:
+def counted(metrics: ProgramMetrics, result: str) -> float:
     name = "gpu_turnstile_claims_writes_total"
     return metrics.registry.get_sample_value(name, {"result": result}) or 0.0
 

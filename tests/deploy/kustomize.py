@@ -25,7 +25,7 @@ EXCLUDED = {"scheduler-extender": "scheduler-own", "scheduler-own": "scheduler-e
 """Component -> the one that kustomize refuses beside it."""
 CACHE = DEPLOY.parent / ".pytest_cache" / "kustomize"
 SCHEDULERS = (
-    frozenset({"scheduler-extender", "scheduler-extender-preemption"}),
+    frozenset({"scheduler-extender", "scheduler-extender-preemption", "scheduler-extender-queues"}),
     frozenset({"scheduler-own", "scheduler-preemption", "scheduler-queues"}),
 )
 """Either the one or the other components."""

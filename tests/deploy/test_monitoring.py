@@ -85,7 +85,8 @@ def test_cordoned_cards_are_listed_beside_unhealthy_ones() -> None:
 
 
 def test_monitors_select_existing_services_and_pods() -> None:
-    objects, scrapes = build_components("dra"), read_yaml(FOLDER / "scrape.yaml")
+    objects = build_components("dra", "scheduler-own", "scheduler-queues")
+    scrapes = read_yaml(FOLDER / "scrape.yaml")
     monitor = find(scrapes, "ServiceMonitor", "gpu-turnstile-webhook")
     services = [
         each
@@ -103,6 +104,7 @@ def test_monitors_select_existing_services_and_pods() -> None:
         ("agent", "DaemonSet", ("agent", "agent-dra")),
         ("proxy", "DaemonSet", ("proxy", "proxy-dra")),
         ("claims", "Deployment", ("claims",)),
+        ("gates", "Deployment", ("gates",)),
     ):
         monitor = find(scrapes, "PodMonitor", f"gpu-turnstile-{program}")
         (scrape,) = monitor["spec"]["podMetricsEndpoints"]
@@ -169,6 +171,7 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
     for alert, folder, name in (
         ("GPUTurnstileSchedulerDown", "scheduler-extender", "gpu-turnstile-scheduler"),
         ("GPUTurnstileKubeSchedulerDown", "scheduler-own", "gpu-turnstile-kube-scheduler"),
+        ("GPUTurnstileGatesDown", "scheduler-queues/controller", "gpu-turnstile-gates"),
     ):
         (deployment,) = (
             each

@@ -150,8 +150,9 @@ def test_every_object_has_the_label_of_its_component(
         assert labels["app.kubernetes.io/part-of"] == "gpu-turnstile"
         there = _identities([each]) <= plain
         folder = DEPLOY / "base" / labels[_LABEL]
+        names = {"scheduler-queues" if one == "scheduler-extender-queues" else one for one in taken}
         assert (
-            folder.is_dir() or labels[_LABEL] == "namespaces" if there else labels[_LABEL] in taken
+            folder.is_dir() or labels[_LABEL] == "namespaces" if there else labels[_LABEL] in names
         )
 
 
@@ -215,6 +216,8 @@ _LACKS = "no resource matches .*Deployment.v1.apps/gpu-turnstile-{}.gpu-turnstil
     [
         (["scheduler-preemption"], _LACKS.format("kube-scheduler")),
         (["scheduler-extender-preemption"], _LACKS.format("scheduler")),
+        (["scheduler-queues"], _LACKS.format("kube-scheduler")),
+        (["scheduler-extender-queues"], _LACKS.format("scheduler")),
         (["use", "view-use"], _LACKS.format("view")),
         # Each would choose cards without knowing of the other's choices.
         *(

@@ -254,6 +254,34 @@ def test_beside_a_kube_scheduler_it_needs_only_the_right_to_evict() -> None:
     assert rules == [(["pods/eviction"], ["create"])]
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "name"),
+    [("scheduler-own", "kube-scheduler"), ("scheduler-extender", "scheduler")],
+)
+def test_with_queues_the_extender_reads_what_the_one_controller_promises(
+    scheduler: str, name: str
+) -> None:
+    component = f"{scheduler.removesuffix('-own')}-queues"
+    without, objects = build_components(scheduler), build_components(scheduler, component)
+    specs = pod_specs(objects)
+    (container,) = (
+        each
+        for each in containers(specs[f"Deployment/gpu-turnstile-{name}"])
+        if each["name"] == "scheduler"
+    )
+    assert environment(container)["GPU_TURNSTILE_SCHEDULER_WORKLOADS"] == "on"
+    assert specs["Deployment/gpu-turnstile-gates"]["serviceAccountName"] == "gpu-turnstile-gates"
+    bound = {
+        each["roleRef"]["name"]: each["subjects"][0]["name"]
+        for each in objects
+        if each["kind"] == "ClusterRoleBinding" and each not in without
+    }
+    assert bound == {
+        "gpu-turnstile-gates": "gpu-turnstile-gates",
+        "gpu-turnstile-scheduler-workloads": f"gpu-turnstile-{name}",
+    }
+
+
 CONDITIONS = "the extender may change only the condition gpu-turnstile.io/CardsNominated of a pod"
 STATUS = "the extender may change only nominatedNodeName and its condition in the status of a pod"
 METADATA = "the extender may change neither annotations nor labels of a pod"

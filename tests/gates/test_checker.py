@@ -6,6 +6,7 @@ import pytest
 
 from common.errors import Unavailable
 from gates.checker import Checker
+from gates.program import oldest_wait
 from tests.gates.kueue import Kueue, labelled
 from tests.placement.cluster.builders import NAMES, hint, make_node
 
@@ -97,6 +98,7 @@ def test_pods_that_are_ending_are_waited_for_and_their_cards_are_kept() -> None:
     assert kueue.check("first")["state"] == "Pending"
     assert "cardsKeptUntil" in kueue.check("first")["message"]
     assert kueue.check("second")["state"] == "Retry"
+    assert oldest_wait(kueue.gate) == 0.0
     kueue.create("other", (60, 4))
     assert kueue.ask("other") == []
     del kueue.api.pods["old"]
@@ -306,6 +308,7 @@ def test_another_replica_answers_nothing() -> None:
     kueue.reserve("first", (60, 4))
     kueue.answer()
     assert kueue.states() == ["Pending"]
+    assert oldest_wait(kueue.gate) == 5.0
 
 
 def test_a_workload_that_changes_meanwhile_is_answered_once_more() -> None:

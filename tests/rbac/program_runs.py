@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -40,6 +41,8 @@ from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_
 from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
 from tests.scheduler.leases import take_turn
+from tests.view.kueue import LOCAL_QUEUE, NO_QUOTA, gated
+from tests.view.kueue import workload as queued_workload
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
 from view.model.event_facts import CONTROLLERS
@@ -244,6 +247,7 @@ def extender(folder: Path) -> Requests:
                 endpoint_slice=given[variable],
                 address=address,
                 preempt=True,
+                workloads=True,
             )
             replica = Extender(settings, Metrics(), clock=FakeClock())  # no lease expires
             asyncio.run(_run_replica(replica, admin, address))
@@ -315,7 +319,6 @@ def sidecar(folder: Path) -> Requests:
             take_turn(replica.leadership)
             return not replica.leadership.not_binding()
 
-        replica.watches.start()
         eventually(binds, "it binds")
         asyncio.run(_bind(replica, admin, "beside"))
         replica.stop()
@@ -362,6 +365,14 @@ def page(folder: Path) -> Requests:
     """Serve the page, request all that it has, and wait until it follows the cluster."""
     with _cluster(folder, *_TEAMS, AGENT_NAMESPACE) as (server, admin, kubeconfig):
         server.apply(make_node("n1"), *(_waits_for_claim(team) for team in _TEAMS))
+        for team in _TEAMS:
+            pod = gated(make_pod(f"queued-{team}", (10, 1), namespace=team, uid=""))
+            pod = admin.create(f"/api/v1/namespaces/{team}/pods", pod)
+            found, queue = queued_workload(NO_QUOTA, owner=pod), deepcopy(LOCAL_QUEUE)
+            found["metadata"]["namespace"] = queue["metadata"]["namespace"] = team
+            found["spec"]["queueName"] = queue["metadata"]["name"] = f"queue-{team}"
+            queue["spec"]["clusterQueue"] = f"gpus-{team}"
+            server.apply(found, queue)
         agents = [(AGENT_NAMESPACE, f"agent-{number}") for number in (1, 2)]
         for namespace, name in (*((team, "p") for team in _TEAMS), *agents):
             pod = held_pod(namespace, name, ("n1", 0, 10, 1))
@@ -375,7 +386,11 @@ def page(folder: Path) -> Requests:
         page = view_server.PageServer(ViewSettings(names=NAMES, kubeconfig=kubeconfig))
         browser = client_of(page.load())
         eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")
-        pods = [f"/pods/{team}/{pod}" for team in _TEAMS for pod in ("p", f"claim-{team}")]
+        pods = [
+            f"/pods/{team}/{pod}"
+            for team in _TEAMS
+            for pod in ("p", f"claim-{team}", f"queued-{team}")
+        ]
         for path in ("/", "/rows?since=0", *pods, "/metrics"):
             assert browser.get(path).status_code == 200
         eventually(

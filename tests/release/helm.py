@@ -81,7 +81,7 @@ def values_for(taken: set[str]) -> dict[str, Any]:
             "namespaces": "all" if "dialects-all" in taken else "labelled",
         },
         "scheduling": "own" if "scheduler-own" in taken else scheduling,
-        "kueue": "scheduler-queues" in taken,
+        "kueue": bool(taken & {"scheduler-queues", "scheduler-extender-queues"}),
         "preemption": bool(taken & {"scheduler-preemption", "scheduler-extender-preemption"}),
         "components": {each: each in taken for each in components(DEPLOY) if each not in CHOSEN},
         "proxyImage": {"repository": "ghcr.io/gpu-turnstile/gpu-turnstile-proxy"},

@@ -84,7 +84,6 @@ def test_a_replica_whose_thread_has_ended_must_be_restarted(
 
     monkeypatch.setattr(where, raising(RuntimeError("an internal error")))
     extender.start()
-    extender.leadership.first_step.set()
     eventually(lambda: health().status_code == 503, "its liveness probe fails")
 
     assert health().text == f"thread {thread} has ended, see the log\n"
@@ -173,7 +172,7 @@ def test_a_binding_waits_until_those_of_the_kube_scheduler_before_have_ended(
             take_turn(extender.leadership)
             return not extender.leadership.not_binding()
 
-        extender.watches.start()
+        take_turn(extender.leadership)
         eventually(lambda: not extender.not_ready(), "nodes and pods are listed")
         pass_time(LAST_REQUESTS + LONGEST_BINDING, "pod-0_a")
         pass_time(1, "pod-1_b")

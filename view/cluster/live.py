@@ -23,11 +23,13 @@ from view.cluster.collections import (
     events_of,
     short_reason,
 )
+from view.cluster.queues import read_queue
 from view.cluster.timing import REAL_TIME, Timing
 from view.model.claims import TemplateFacts
 from view.model.event_facts import CONTROLLERS, SCALED, count_pods, missing_pods
 from view.model.manifest_fit import FitReport
 from view.model.pod_explanation import PodExplanation
+from view.model.queues import QueueKey, QueueReport
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
 
@@ -273,6 +275,25 @@ class LiveCluster:
             found = TemplateFacts(exists=False, unread=str(error))
         with self._lock:
             self._state.put_template(namespace, name, found)
+
+    def load_queue_of(self, namespace: str, name: str) -> None:
+        """Read what Kueue has decided about a pod without a node, if it is in a queue.
+
+        If it cannot be read, that is part of the pod's explanation.
+        """
+        with self._lock:
+            key = self._state.awaited_queue(namespace, name)
+        if key is None:
+            return
+        found = read_queue(self._api, namespace, key)
+        with self._lock:
+            self._state.put_queue(namespace, name, found)
+
+    def report_queue(self, namespace: str, key: QueueKey) -> QueueReport | None:
+        """Read what Kueue has decided about a Job; ``None`` without Kueue."""
+        found = read_queue(self._api, namespace, key)
+        with self._lock:
+            return None if found is None else self._state.report_queue(found)
 
     def load_object(self, kind: ResourceKind, namespace: str, name: str) -> Json:
         """Read one object, which may be permitted when a list is not, and return it.

@@ -17,6 +17,7 @@ from view.model.occupancy import Occupancy
 from view.model.pod_facts import PodFacts, refusal_text, time_of
 from view.model.pod_groups import repeated
 from view.model.pod_reasons import is_recorded, join_parts, scheduler_message, why_stopped
+from view.model.queues import QueueReport, QueueState
 from view.model.reports import (
     CardReport,
     ContainerReport,
@@ -60,8 +61,8 @@ class ProgressStep:
 
     name: Annotated[
         str,
-        "``created``, ``admitted``, ``claimed`` (with a claim only), ``bound``, ``allocated``, "
-        "``started``, ``ended``.",
+        "``created``, ``admitted``, ``queued`` (in a queue of Kueue only), ``claimed`` (with a "
+        "claim only), ``bound``, ``allocated``, ``started``, ``ended``.",
     ]
     at: Annotated[str, "time; empty if unknown."]
     text: Annotated[str, "what happened, in one line."]
@@ -103,6 +104,11 @@ class PodExplanation:
     checked: Annotated[
         str, "what was checked of the nodes, and what was not; empty if no card was looked for."
     ] = ""
+    queue: Annotated[
+        QueueReport | None,
+        "what Kueue has decided about its Workload, while it has no node; ``None`` if it is in no "
+        "queue.",
+    ] = None
 
 
 def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyword
@@ -116,12 +122,14 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     now: datetime,
     node: NodeReport | None,
     template: TemplateFacts | None = None,
+    queue: QueueReport | None = None,
     refused: Sequence[PodReport] = (),
     deleted: str = "",
 ) -> PodExplanation:
     """Explain a pod; for one that was *deleted* no candidate cards or changes are searched.
 
-    *refused* are its owner's refused pods that were not replaced, *template* is that of its claim.
+    *refused* are its owner's refused pods that were not replaced, *template* is that of its claim,
+    *queue* what Kueue has decided about it.
     """
     stage, by_claim = report.stage, bool(report.claim_template)
     pod = as_claimed(facts.info) if by_claim else facts.info
@@ -148,7 +156,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     return PodExplanation(
         pod=report,
         summary=prefix + _summary(report, node_fits, suggested.changes, refused, problem),
-        steps=tuple(_steps(facts, report, template, node)),
+        steps=tuple(_steps(facts, report, template, queue, node)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
         warnings=facts.warnings,
@@ -160,6 +168,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
         node_problem=problem,
         deleted=deleted,
         checked=checked(slices=by_claim) if searching and node_fits else "",
+        queue=queue,
     )
 
 
@@ -217,12 +226,18 @@ def _often(report: PodReport, refused: Sequence[PodReport]) -> str:
 
 
 def _steps(
-    facts: PodFacts, report: PodReport, template: TemplateFacts | None, node: NodeReport | None
+    facts: PodFacts,
+    report: PodReport,
+    template: TemplateFacts | None,
+    queue: QueueReport | None,
+    node: NodeReport | None,
 ) -> Iterator[ProgressStep]:
     yield ProgressStep("created", report.created, "created", _DONE)
     admitted = time_of(facts.info.rank.admitted)
     text = "by the webhook" if admitted else "without a stamp: the webhook was not called"
     yield ProgressStep("admitted", admitted, text, _DONE if admitted else _WRONG)
+    if queue is not None:
+        yield queued(queue)
     if report.claim_template:
         yield _claimed(report, template)
     yield _bound(facts, report, node)
@@ -235,6 +250,14 @@ def _steps(
         at = max((each.ending.at for each in report.statuses if each.ending), default="")
         good = report.stage is Stage.SUCCEEDED
         yield ProgressStep("ended", at, *(("succeeded", _DONE) if good else (report.why, _WRONG)))
+
+
+def queued(queue: QueueReport) -> ProgressStep:
+    """Return the step of a pod or a Job in a queue of Kueue."""
+    if not queue.waits and queue.state is not QueueState.UNKNOWN:
+        return ProgressStep("queued", queue.at, queue.text, _DONE)
+    state = _WRONG if queue.state is QueueState.INACTIVE else _MISSING
+    return ProgressStep("queued", queue.at, queue.text, state)
 
 
 def _claimed(report: PodReport, template: TemplateFacts | None) -> ProgressStep:

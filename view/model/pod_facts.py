@@ -19,6 +19,7 @@ from placement.cluster.selectors import ANY_NODE, NodeSelection, read_selection
 from placement.first_fit import lasting_demand
 from placement.pods import PodInfo, read_gpu_pod
 from view.model.node_facts import find_condition
+from view.model.queues import GATES, QueueKey, find_key
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
 from view.model.words import clamp, rfc3339
 
@@ -68,6 +69,14 @@ class PodFacts:
         Nomination | None, "for which others are evicted by the extender, and what is kept for it."
     ] = None
     ends_at: Annotated[str, "when it is to have ended; empty if nobody has deleted it."] = ""
+    queue: Annotated[
+        QueueKey | None, "by what its Workload of Kueue is found; ``None`` if it is in no queue."
+    ] = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether it waits for Kueue to admit it."""
+        return not set(GATES).isdisjoint(self.selection.gates)
 
     @property
     def ended(self) -> bool:
@@ -127,6 +136,7 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         priority=priority,
         nomination=read_nomination(obj) if waits else None,
         ends_at=str(ends_at),
+        queue=find_key(metadata, (info.id.uid, owner_uid), names) if waits else None,
     )
 
 

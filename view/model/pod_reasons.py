@@ -11,6 +11,7 @@ from placement.cluster.holdings import Provenance
 from view.model.claims import NO_DEVICES, NOT_PREPARED, UNSEEN, TemplateFacts, why_no_claim
 from view.model.node_fits import PodClassFit, after_gates
 from view.model.pod_facts import PodFacts, failing, refusal_text
+from view.model.queues import GATES, QueueReport, QueueState
 from view.model.reports import ContainerStatus, EventReport, PodReport, Stage, Termination
 from view.model.words import name_some
 
@@ -23,22 +24,26 @@ def why_pending(
     fit: PodClassFit,
     events: Sequence[EventReport],
     template: TemplateFacts | None = None,
+    queue: QueueReport | None = None,
 ) -> str:
     """Return why a pod has no node yet; *fit* is where pods of its class fit.
 
-    See :func:`view.model.claims.why_no_claim` for *events* and *template*.
+    See :func:`view.model.claims.why_no_claim` for *events* and *template*; *queue* is what Kueue
+    has decided, ``None`` if it was not read.
     """
     reason, message = scheduler_message(facts, events)
-    if facts.report.deleting:
-        return "it is being deleted"
-    if facts.info.errors:
-        return facts.info.errors[0]
+    if facts.report.deleting or facts.info.errors:
+        return "it is being deleted" if facts.report.deleting else facts.info.errors[0]
     gates = facts.selection.gates
     if gates or reason == _GATED:
         then = f"would not fit: {fit.short}"
         then = f"would fit on {name_some(fit.nodes)}" if fit.nodes else then
         waits = f"; {after_gates(facts.selection, then)}" if gates else ""
-        return join_parts(_GATED, message) + waits
+        if queue is None or not facts.gated:
+            return join_parts(_GATED, message) + waits
+        if queue.waits and set(gates) <= {*GATES}:
+            waits = f"; once admitted, it {then}" * (queue.state is not QueueState.INACTIVE)
+        return f"{queue.text}{waits}"
     no_claim = why_no_claim(facts.report, events, template)
     if no_claim:
         return no_claim

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from view.model.pod_facts import PodFacts, node_fault, read_pod_facts, time_of
 from view.model.pod_groups import OwnedPods
 from view.model.pod_reasons import why_pending
 from view.model.pod_report import report_pod, without_node
+from view.model.queues import QueueFacts, QueueKey, QueueReport, report_queue
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
@@ -142,6 +144,7 @@ class ClusterState:
         self._agent_pods: dict[str, _AgentPod] = {}  # the same by UID
         self._deleted = _DeletedPods()
         self._templates: dict[str, TemplateFacts] = {}  # that a pod waits for, by UID of the pod
+        self._queues: dict[str, QueueFacts | None] = {}  # of Kueue, by UID of the pod
         # Results computed from these.
         self._computed: dict[str, _ComputedNode] = {}
         self._class_fits: dict[
@@ -223,6 +226,7 @@ class ClusterState:
             self._deleted.keep(_DeletedPod(self._now(), facts, self._report_pod(facts)))
         del self._pods[uid]
         self._templates.pop(uid, None)
+        self._queues.pop(uid, None)
         _drop(self._owned, facts.owner_uid, uid)
         self._siblings.drop(facts)
         self._pod_reports.pop(uid, None)
@@ -249,6 +253,12 @@ class ClusterState:
         uid = self._by_name.get((namespace, pod))
         if uid is not None:
             self._templates[uid] = facts
+
+    def put_queue(self, namespace: str, pod: str, facts: QueueFacts | None) -> None:
+        """Set what Kueue has about a pod; it is part of its explanation only."""
+        uid = self._by_name.get((namespace, pod))
+        if uid is not None:
+            self._queues[uid] = facts
 
     def settle_denials(self, workload: str, at: str) -> None:
         """Stop reporting the denials of a workload (its UID) up to *at*: it wants no more pods."""
@@ -323,14 +333,18 @@ class ClusterState:
 
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
         """Explain one pod; ``None`` if there is none with this name, nor a recently deleted one."""
-        key, deleted, node, template = (namespace, name), "", None, None
+        key, deleted, node, template, queue = (namespace, name), "", None, None, None
         facts = self._pods.get(self._by_name.get(key, ""))
         deleted_pod = self._deleted.find(key, self._now())
         if facts is not None:
             report = self._report_pod(facts)
             template = self._templates.get(report.uid)
-            if report.stage is Stage.PENDING and template is not None:
-                why = why_pending(facts, self._class_fit_of(facts), report.events, template)
+            kueue = self._queues.get(report.uid)
+            if kueue and facts.queue and (kueue.obj or kueue.unread or facts.gated):
+                queue = self.report_queue(kueue)
+            if report.stage is Stage.PENDING and (template or queue):
+                fit = self._class_fit_of(facts)
+                why = why_pending(facts, fit, report.events, template, queue)
                 report = replace(report, why=why)
             if report.node in self._nodes:
                 node = self._compute_node(report.node).report
@@ -349,6 +363,7 @@ class ClusterState:
             now=self._now(),
             node=node,
             template=template,
+            queue=queue,
             refused=self._siblings.refused_like(report),
             deleted=deleted,
         )
@@ -367,6 +382,25 @@ class ClusterState:
         facts = self._pods.get(self._by_name.get((namespace, name), ""))
         waits = facts is not None and facts.report.stage is Stage.PENDING and not facts.report.claim
         return facts.report.claim_template if facts is not None and waits else ""
+
+    def awaited_queue(self, namespace: str, name: str) -> QueueKey | None:
+        """Return by what the Workload of a pod without a node is found; ``None`` without Kueue."""
+        facts = self._pods.get(self._by_name.get((namespace, name), ""))
+        return None if facts is None else facts.queue
+
+    def report_queue(self, facts: QueueFacts) -> QueueReport:
+        """Return what Kueue has decided about a Workload."""
+
+        def ending(node: str, cards: AbstractSet[int]) -> Iterable[str]:
+            if node not in self._nodes:
+                return
+            for card in self._compute_node(node).report.cards:
+                for each in card.holders if card.index in cards else ():
+                    pod = self._pods.get(self._by_name.get((each.namespace, each.pod), ""))
+                    if pod is not None and pod.ends_at:
+                        yield f"{each.namespace}/{each.pod}"
+
+        return report_queue(facts, self._names, ending)
 
     def fit(self, *manifests: Mapping[str, Any]) -> tuple[FitReport, ...]:
         """Return whether and where the pods of manifests would fit, all together.

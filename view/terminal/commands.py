@@ -21,6 +21,7 @@ from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model.doctor.checks import run_checks
 from view.model.manifest_fit import FitResult, requests_none
+from view.model.queues import QueueState, WorkloadExplanation
 from view.model.reports import Freshness, PodReport, Stage
 from view.model.usage import ContainerUsage, with_limits
 from view.model.words import rfc3339
@@ -34,14 +35,14 @@ from view.terminal.context import (
 from view.terminal.cordoning import change_cordon
 from view.terminal.doctor import exit_code, show_findings
 from view.terminal.documents import CommandOutput, read_manifests
-from view.terminal.explanation import show_explanation, show_fits
+from view.terminal.explanation import show_explanation, show_fits, show_queued
 from view.terminal.faults import CommandError, as_command_errors, not_found
 from view.terminal.layout import WARN, line
 from view.terminal.nodes import STAGES_WITH_REASON, show_nodes
 from view.terminal.options import KINDS, CommandGroup, flag, options, split, split_short_options
 from view.terminal.pods import show_pods
 from view.terminal.top import show_history, show_usage
-from view.terminal.workloads import find_pod, is_pod, workload_kind
+from view.terminal.workloads import QueuedJob, find_pod, is_pod, workload_kind
 
 _MOST_AGENTS = 20
 """Agents from which ``pods`` reads usage by default; ``top`` reads all."""
@@ -49,8 +50,8 @@ _MOST_AGENTS = 20
 _USAGE_SECONDS = 15.0
 """Interval in which ``pods`` reads usage, however often the cluster changes."""
 
-_TEMPLATE_SECONDS = 2.0
-"""Interval in which ``explain`` reads the template of the claim that a pod waits for."""
+_WAITS_SECONDS = 2.0
+"""Interval in which ``explain`` reads what a pod waits for: the template of its claim, Kueue."""
 
 _HISTORY_SECONDS = 300.0
 """Interval in which ``top`` queries Prometheus."""
@@ -203,7 +204,7 @@ def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
     """Explain why a pod is pending, or its cards.
 
     POD is a name, pod/NAME or NAMESPACE/NAME; or a workload, such as deploy/NAME or job/NAME: then
-    that of its pods which needs it most.
+    that of its pods which needs it most. Of a Job that Kueue holds: why it has no pods yet.
 
     For a pending or refused pod: the reason, what each card lacks, and the smallest change after
     which it would fit. For a running pod: its cards, and who shares them. For all pods: progress
@@ -222,7 +223,11 @@ def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
         kind = "" if is_pod(context, given, name) else kind
         namespace = context.namespace if kind else given
     if kind:
-        name = find_pod(context, kind, namespace, name)
+        chosen = find_pod(context, kind, namespace, name)
+        if isinstance(chosen, QueuedJob):
+            _explain_queued(context, chosen)
+            return
+        name = chosen
     cluster = context.load((*ALL, events_of(namespace, name)))
     if cluster.explain(namespace, name) is None:
         elsewhere = [each for each in cluster.report().pods if each.name == name]
@@ -232,12 +237,14 @@ def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
         if cluster.explain(namespace, name) is None:
             raise CommandError(f'error: pod "{name}" {requests_none(found, context.names)}')
 
-    read_template = at_most_every(
-        _TEMPLATE_SECONDS, lambda: cluster.load_template_of(namespace, name)
-    )
+    def read_waits() -> None:
+        cluster.load_template_of(namespace, name)
+        cluster.load_queue_of(namespace, name)
+
+    read_at_times = at_most_every(_WAITS_SECONDS, read_waits)
 
     def build_output() -> CommandOutput:
-        read_template()
+        read_at_times()
         explanation = cluster.explain(namespace, name)
         if explanation is None:
             raise not_found("pods", name)
@@ -246,6 +253,25 @@ def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
         )
         page = show_explanation(explanation, datetime.now(UTC), wide=context.wide)
         return CommandOutput("GpuPodExplanationList", [explanation], page, explanation.gaps)
+
+    context.show_all(cluster, build_output)
+
+
+def _explain_queued(context: CommandContext, job: QueuedJob) -> None:
+    """Show what Kueue has decided about a Job without pods."""
+    cluster, of = context.load(), job.found["metadata"]
+    read = at_most_every(_WAITS_SECONDS, cluster.report_queue)
+
+    def build_output() -> CommandOutput:
+        queue = read(of["namespace"], job.key)
+        if queue is not None and queue.state is QueueState.UNKNOWN:
+            raise CommandError(f"{job.error}; {queue.text}", NOT_KNOWN)
+        if queue is None or not (job.marked or queue.workload):
+            raise CommandError(job.error)
+        created = of.get("creationTimestamp") or ""
+        found = WorkloadExplanation("Job", of["namespace"], of["name"], created, queue)
+        page, gaps = show_queued(found, datetime.now(UTC)), cluster.report().gaps
+        return CommandOutput("GpuWorkloadExplanationList", [found], page, gaps, resource="job")
 
     context.show_all(cluster, build_output)
 

@@ -8,6 +8,7 @@ from view.model.manifest_fit import FitReport, FitResult
 from view.model.node_fits import CardFit, NodeFit
 from view.model.pod_explanation import PodExplanation
 from view.model.pod_reasons import format_exit_code
+from view.model.queues import QueueState, WorkloadExplanation
 from view.model.reports import MAY_REFUSE, ContainerStatus, PodReport, Stage
 from view.model.suggested_changes import SuggestedChange, how_to_make
 from view.model.words import age, checked, name_cards, name_some
@@ -84,6 +85,19 @@ def show_explanation(explanation: PodExplanation, now: datetime, *, wide: bool =
         page += show_node_fits(explanation.nodes, most=None if wide else _MOST_NODES)
         page += [line(explanation.checked)] if explanation.checked else []
     return [*page, *_events(explanation, wide=wide)]
+
+
+def show_queued(found: WorkloadExplanation, now: datetime) -> Page:
+    """Lay out what Kueue has decided about a Job without pods."""
+    queue, name = found.queue, f"{found.kind} {found.namespace}/{found.name}"
+    style = GOOD if not queue.waits else BAD if queue.state is QueueState.INACTIVE else WARN
+    of = f"Workload {queue.workload}; created" if queue.workload else "Created"
+    manifest = f"kubectl get {found.kind.lower()} {found.name} -n {found.namespace} -o yaml"
+    return [
+        TextLine((cell(f"{name} ", BOLD), cell(f"has no pods: {queue.text}.", style))),
+        line(f"{of} {age(found.created, now)} ago"),
+        line(f"Whether its pods would fit: {manifest} | kubectl gpu fit -f -"),
+    ]
 
 
 def _containers(pod: PodReport) -> list[Grid | TextLine]:

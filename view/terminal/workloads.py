@@ -1,7 +1,7 @@
 """Which pod is meant by a workload, such as ``deploy/NAME``: the one to explain first."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import click
 
@@ -13,6 +13,7 @@ from view.cluster.collections import DENIED_EVENTS, NODES, PODS
 from view.model.event_facts import SCALED, count_pods
 from view.model.manifest_fit import requests_none
 from view.model.pod_groups import is_of, most_urgent
+from view.model.queues import QueueKey, find_key
 from view.model.reports import PodReport, Stage
 from view.model.words import describe_gaps
 from view.terminal.context import NOT_KNOWN, CommandContext
@@ -45,8 +46,27 @@ def workload_kind(word: str) -> str:
     return kind if kind and group in ("", WORKLOADS[kind].group) else ""
 
 
-def find_pod(context: CommandContext, kind: str, namespace: str, name: str) -> str:
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A Job without pods.
+
+    Attributes:
+        found: the Job.
+        key: by what its Workload is found.
+        marked: whether it is certainly meant for Kueue.
+        error: what is said of it otherwise.
+    """
+
+    found: Json
+    key: QueueKey
+    marked: bool
+    error: str
+
+
+def find_pod(context: CommandContext, kind: str, namespace: str, name: str) -> str | QueuedJob:
     """Return the pod of a workload that needs an explanation most; say so if there are several.
+
+    Of a Job without pods that may be in a queue of Kueue, return that.
 
     Raises:
         CommandError: it has no pod that requests GPUs, or its pods cannot be read.
@@ -79,12 +99,18 @@ def find_pod(context: CommandContext, kind: str, namespace: str, name: str) -> s
         template = template_of(found, WORKLOADS[kind].template)
         if read_gpu_pod({"metadata": {}, **template}, context.names) is None:
             raise CommandError(f'error: {kind} "{name}" {requests_none(template, context.names)}')
-        if none:
-            raise CommandError(f'error: {kind} "{name}" {none}')
-    raise CommandError(
-        f'error: {kind} "{name}" has no pod that requests GPUs in namespace {namespace}, or does '
-        "not exist"
+    text = f'error: {kind} "{name}" ' + (
+        none or f"has no pod that requests GPUs in namespace {namespace}, or does not exist"
     )
+    if found and kind == "Job":
+        metadata = found["metadata"]
+        # Of a Job of a JobSet, the JobSet has the Workload.
+        owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
+        uids = tuple(each.get("uid") or "" for each in (metadata, *owners))
+        key = find_key(metadata, uids, context.names)
+        if key is not None or none:
+            return QueuedJob(found, key or QueueKey((), uids), key is not None, text)
+    raise CommandError(text)
 
 
 def _read(context: CommandContext, kind: str, namespace: str, name: str) -> Json | None:

@@ -142,6 +142,7 @@ class Live:
             with contextlib.suppress(*REQUEST_ERRORS):
                 self._cluster.load_events_of(namespace, name)
                 self._cluster.load_template_of(namespace, name)
+                self._cluster.load_queue_of(namespace, name)
                 explanation = self._cluster.explain(namespace, name)
         return explanation and explanation_with_usage(explanation, self.uses)
 

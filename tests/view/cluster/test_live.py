@@ -18,6 +18,16 @@ from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
 from tests.view.conftest import ManualTime
+from tests.view.kueue import (
+    INACTIVE,
+    LOCAL_QUEUE,
+    NO_QUOTA,
+    RESERVED,
+    cluster_queue,
+    condition,
+    gated,
+    workload,
+)
 from tests.view.scenes import SHAPE, claimed
 from view.cluster.agents import read_usages
 from view.cluster.collections import Progress
@@ -190,6 +200,60 @@ def test_no_template_is_read_for_a_pod_that_waits_for_none() -> None:
         live.load_template_of("default", name)  # all else is forbidden
         found = live.explain("default", name)
         assert "template" not in (found.summary if found else "")
+
+
+# --- queues of Kueue ----------------------------------------------------------------------
+
+_GROUP = "/apis/kueue.x-k8s.io"
+_WORKLOADS = f"{_GROUP}/v1beta2/namespaces/default/workloads"
+_LOCAL = f"{_GROUP}/v1beta2/namespaces/default/localqueues/team-a"
+_GPUS = f"{_GROUP}/v1beta2/clusterqueues/gpus"
+_QUEUES = {_LOCAL: LOCAL_QUEUE, _GPUS: cluster_queue(condition("Active", "True", "ok"))}
+_SERVED = {_GROUP: {"versions": [{"version": "v1beta1"}, {"version": "v1beta2"}]}}
+_OLD = {_GROUP: {"versions": [{"version": "v1beta1"}]}, _WORKLOADS: Rejected(404, "not found")}
+_WAITS = {_WORKLOADS: [workload(NO_QUOTA)]}
+
+
+@pytest.mark.parametrize(
+    ("responses", "text"),
+    [
+        (_WAITS | _QUEUES, "it waits in queue team-a (ClusterQueue gpus) for quota: "),
+        (_WAITS, "it waits in queue team-a for quota: "),
+        (_WAITS | {_LOCAL: LOCAL_QUEUE}, "it waits in queue team-a (ClusterQueue gpus) for quota"),
+        (_WAITS | {_LOCAL: Rejected(404, "no")}, "it waits in queue team-a for quota: "),
+        (
+            _WAITS | _QUEUES | {_GPUS: cluster_queue(condition("Active", "False", INACTIVE))},
+            f'it waits in queue team-a (ClusterQueue gpus): "{INACTIVE}" (its controller does not ',
+        ),
+        ({_WORKLOADS: [workload(RESERVED)]}, "it has quota in queue team-a (ClusterQueue gpus); "),
+        ({_WORKLOADS: []}, "Kueue has not made a Workload for it yet; once admitted, it "),
+        (_SERVED, f"Kueue has decided about it is unknown ({_WORKLOADS} is forbidden)"),
+        ({}, f"Kueue has decided about it is unknown ({_WORKLOADS} is forbidden)"),
+        ({_WORKLOADS: Unavailable("no response")}, "about it is unknown (no response); it waits"),
+        (_OLD, "about it is unknown (kueue.x-k8s.io/v1beta2 is needed, v1beta1 is served); it "),
+        ({_GROUP: Rejected(404, "not found")}, "is pending: SchedulingGated: "),
+    ],
+)
+def test_what_kueue_has_decided_about_a_pod_in_a_queue_is_read(
+    responses: Mapping[str, object], text: str
+) -> None:
+    live = cluster(FakeApi({**EMPTY, PODS: [gated(scenes.waiting("a", (30, 4)))], **responses}))
+    live.load()
+    live.load_queue_of("default", "a")
+    found = live.explain("default", "a")
+    assert found is not None
+    assert text in found.summary
+    # Of the list of all pods nothing of Kueue is read.
+    assert live.report().pods[0].why.startswith("SchedulingGated: ")
+
+
+def test_nothing_of_kueue_is_read_for_a_pod_in_no_queue() -> None:
+    live = cluster(FakeApi({**EMPTY, PODS: [scenes.waiting("a", (30, 4))]}))
+    live.load()
+    for name in ("a", "unknown"):
+        live.load_queue_of("default", name)  # all else is forbidden
+        found = live.explain("default", name)
+        assert found is None or found.queue is None
 
 
 # --- credentials ------------------------------------------------------------------------

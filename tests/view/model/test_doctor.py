@@ -99,8 +99,8 @@ def test_kueue_with_a_check_that_nobody_answers_or_no_queue_names() -> None:
     without: Changes = {"queues": {}, "managed": others}
     (found,) = problems(**without, card_checks=unanswered)
     assert found == (
-        "kueue error: AdmissionCheck cards has no controller (component scheduler-queues), so "
-        "Kueue admits nothing in its queues"
+        "kueue error: AdmissionCheck cards has no controller (component scheduler-queues or "
+        "scheduler-extender-queues), so Kueue admits nothing in its queues"
     )
     installed: Changes = {"queues": {}, "managed": OWNED}
     assert problems(**installed, card_checks=unanswered) == []

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from view.model.doctor.facts import Finding
 from view.model.manifest_fit import FitReport
 from view.model.pod_explanation import PodExplanation
+from view.model.queues import WorkloadExplanation
 from view.model.reports import DeniedReport, Gap, NodeReport, PodReport
 from view.model.usage import ContainerUsage, NodeUsage
 from view.model.usage_history import History
@@ -22,6 +23,7 @@ KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "GpuNodeList": (NodeReport, {"pods": _PODS, "denied": tuple[DeniedReport, ...]}),
     "GpuPodList": (PodReport, {"uses": tuple[ContainerUsage, ...] | None}),
     "GpuPodExplanationList": (PodExplanation, {}),
+    "GpuWorkloadExplanationList": (WorkloadExplanation, {}),
     "GpuFitList": (FitReport, {}),
     "GpuFindingList": (Finding, {}),
     "GpuUseList": (NodeUsage, {"measuredAt": str, "lastDay": History | None}),

@@ -18,6 +18,7 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import Json, make_pod
 from tests.view.cluster.test_prometheus import prometheus
 from tests.view.conftest import ManualTime, populate, requests_since
+from tests.view.kueue import LOCAL_QUEUE, NO_QUOTA, QUOTA, cluster_queue, workload
 from tests.view.scenes import SHAPE, claimed, owned, refused, running
 from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal
@@ -339,6 +340,63 @@ _OTHER = (
     "accept pods of that system: docs/install.md#pods-of-other-systems\n"
 )
 _DENIED = 'cannot be created: admission webhook "pods.gpu-turnstile.io" denied the request'
+
+
+def _job(name: str, queue: str = "", *, suspend: bool = True, cores: str = "60") -> Json:
+    limits = {"tencent.com/vcuda-core": cores, "tencent.com/vcuda-memory": "4"}
+    template = _deployment(name, 6, **limits)["spec"]["template"]
+    labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    metadata = {"name": name, "namespace": "default", "labels": labels}
+    spec = {"parallelism": 6, "completions": 6, "suspend": suspend, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+_SUSPENDED = 'error: Job "{}" has no new pods: spec.suspend is true'
+_HELD = "Job default/train has no pods: it waits in queue team-a (ClusterQueue gpus)"
+
+
+def test_of_a_job_that_kueue_holds_its_workload_is_explained(
+    server: ApiServer, api: ApiServer, gpu: Gpu
+) -> None:
+    for each in (LOCAL_QUEUE, cluster_queue(), _job("train", "team-a"), _job("new", "team-a")):
+        server.apply(each)
+    child, of_set = _job("child"), workload(NO_QUOTA, owner={"metadata": {"uid": "u-set"}})
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set"}
+    child["metadata"]["ownerReferences"] = [{**owner, "uid": "u-set", "controller": True}]
+    of_set["metadata"] |= {"name": "jobset-set-77", "uid": "w-set"}
+    server.apply(_job("paused"), child, of_set)
+    with ApiClient(server.url) as admin:
+        jobs, workloads = (
+            f"/apis/{each}/namespaces/default/" for each in ("batch/v1", "kueue.x-k8s.io/v1beta2")
+        )
+        job = admin.get(f"{jobs}jobs/train")
+        server.apply(workload(NO_QUOTA, owner=job))
+        try:
+            page = gpu("explain", "job/train")
+            (item,) = json.loads(gpu("explain", "job", "train", "-o", "json").out)["items"]
+            named = gpu("explain", "job/train", "-o", "name").out
+            new, paused = gpu("explain", "job/new"), gpu("explain", "job/paused")
+            nested = gpu("explain", "job/child")
+            api.deny("(list|get) /apis/kueue.*")
+            denied, other = gpu("explain", "job/train"), gpu("explain", "job/paused")
+        finally:
+            for name in ("train", "new", "paused", "child"):
+                admin.delete(f"{jobs}jobs/{name}")
+            for name in ("job-train-1f2e3", "jobset-set-77"):
+                admin.delete(f"{workloads}workloads/{name}")
+    assert (page.code, page.err) == (0, "")
+    assert page.out.startswith(f'{_HELD} for quota: "{QUOTA}".\nWorkload job-train-1f2e3; created ')
+    assert "kubectl get job train -n default -o yaml | kubectl gpu fit -f -\n" in page.out
+    assert (item["kind"], item["name"], item["queue"]["state"]) == ("Job", "train", "pending")
+    assert named == "job/train\n"
+    assert new.out.startswith("Job default/new has no pods: Kueue has not made a Workload for it ")
+    assert "\nWorkload jobset-set-77; created " in nested.out
+    assert (paused.code, paused.err) == (1, f"{_SUSPENDED.format('paused')}\n")
+    # What may not be read is unknown, whether it is in a queue or not.
+    for name, result in (("train", denied), ("paused", other)):
+        text = f"{_SUSPENDED.format(name)}; what Kueue has decided about it is unknown ("
+        assert (result.code, result.out, result.err[: len(text)]) == (3, "", text)
+        assert "cannot list /apis/kueue.x-k8s.io/v1beta2/namespaces/default/w" in result.err
 
 
 @pytest.mark.usefixtures("workloads")

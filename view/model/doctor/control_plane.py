@@ -330,8 +330,8 @@ def _check_admission(facts: Facts) -> Iterator[Finding]:
         return
     if checks.names and not installed:
         text = f"AdmissionCheck {name_some(checks.names)} has no controller (component "
-        text += "scheduler-queues), so Kueue admits nothing in its queues"
-        yield error(text, _CHECK)
+        text += "scheduler-queues or scheduler-extender-queues), "
+        yield error(f"{text}so Kueue admits nothing in its queues", _CHECK)
     elif installed and checks.unchecked:
         text = f"no check gpu-turnstile.io/cards in ClusterQueues {name_some(checks.unchecked)}: "
         yield warning(f"{text}they admit pods by quota that may find no card", _CHECK)

@@ -209,7 +209,7 @@ def test_a_workload_without_cards_is_tried_again_after_a_longer_time_each() -> N
     """Kueue may evict others for it, or assign another flavor."""
     kueue = Kueue(make_node("n1", 1))
     kueue.reserve("gang", (60, 4), count=2)
-    seconds = []
+    seconds: list[int] = []
     for _ in range(7):
         kueue.refuse("gang")
         began = kueue.now

@@ -1,6 +1,5 @@
 """A node with the program that runs MPS daemons, on the stand-in for the driver's programs."""
 
-import json
 import shutil
 import socket
 import threading
@@ -112,8 +111,8 @@ class Client:
         self.socket.sendall(f"client {share} {limits}\n".encode())
 
     def connected(self) -> tuple[float, list[int]]:
-        read = json.loads(self.socket.recv(65536))
-        return read["percent"], read["memory"]
+        percent, *memory = self.socket.recv(65536).decode().split()
+        return float(percent), [*map(int, memory)]
 
     def end(self) -> None:
         self.socket.close()

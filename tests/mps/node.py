@@ -99,6 +99,13 @@ class MpsNode:
             each.end()
 
 
+def report(files: MpsFolder, status: Mapping[str, DaemonStatus]) -> None:
+    """Write a status as a program that runs does, until the end of this process."""
+    files.root.mkdir(parents=True, exist_ok=True)
+    assert files.lock.try_to_take()
+    files.write_status(status)
+
+
 class Client:
     """A CUDA program; *percent* and *memory* (MiB) are what it may use."""
 

@@ -94,17 +94,22 @@ class MpsProgram:
         """Work until *stop*, then end all daemons."""
         while not stop.wait(_POLL_SECONDS):
             self.step()
-        self._folder.remove_status()
+        if self._folder.lock.is_mine:
+            self._folder.remove_status()
         for each in self._daemons.values():
             each.end()
         deadline = time.monotonic() + _END_SECONDS
         for each in self._daemons.values():
             each.join(max(deadline - time.monotonic(), 0))
+        self._folder.lock.release()
 
     def step(self) -> None:
         """Start the daemons that are needed, and end the others."""
         self._beat = now = time.monotonic()
         try:
+            self._settings.dir.mkdir(parents=True, exist_ok=True)
+            if not self._folder.lock.try_to_take():
+                raise EnforcementError("mps-dir: another program runs its daemons")
             changed = self._folder.changed()
             if changed != self._changed or now - self._read > _SECOND:
                 found: dict[str, dict[str, Share]] = {}

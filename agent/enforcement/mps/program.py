@@ -173,12 +173,17 @@ class MpsProgram:
 
     def metrics(self) -> tuple[int, str, bytes]:
         """Return the page of metrics."""
-        registry = CollectorRegistry()
-        registry.register(_Daemons(self.status.values()))
-        return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
+        return 200, "text/plain; version=0.0.4; charset=utf-8", render(self.status.values())
 
 
-@dataclass(frozen=True, slots=True)
+def render(daemons: Iterable[DaemonStatus]) -> bytes:
+    """Return the metrics of *daemons*, as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(_Daemons(daemons))
+    return generate_latest(registry)
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # a registry hashes it
 class _Daemons(Collector):
     daemons: Iterable[DaemonStatus] = field(default_factory=list)
 

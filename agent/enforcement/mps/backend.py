@@ -78,7 +78,7 @@ class Mps:
         block: int,
         cards: Collection[Card],
         on_lost: Callable[[ContainerRef, str], None] = lambda _ref, _why: None,
-        patience: float = 5.0,
+        patience: float = 10.0,
     ) -> None:
         """Prepare; nothing is made yet.
 

@@ -49,6 +49,7 @@ class MpsNode:
         self.switches.mkdir()
         self.files = MpsFolder(self.root)
         self.response = 60.0
+        self.names: dict[str, str] = {}  # of containers by their IDs
         self.clients: list[Client] = []
         self.lost: list[tuple[ContainerRef, str]] = []
 
@@ -60,6 +61,7 @@ class MpsNode:
             block=BLOCK,
             cards=[replace(card(at), bus_id=each) for at, each in enumerate(addresses)],
             on_lost=lambda ref, why: self.lost.append((ref, why)),
+            container_name=lambda _uid, container_id: self.names.get(container_id, ""),
             patience=patience,
         )
 

@@ -75,7 +75,7 @@ class MpsStage(Stage):
         By their annotations, some may use more SMs than their cores, and some divide their limits.
         """
         pods, names = self.make.burst(PODS, seed=seed), self.names
-        wishes = (
+        wishes: tuple[dict[str, str], ...] = (
             {},
             {names.core_limit: "100"},
             {names.gpu_processes: "2"},
@@ -133,8 +133,8 @@ class ClaimedMpsStage(MpsStage, ClaimGround):
         self.kubectl.run("create", f"--filename={self._folder}/class.yaml")
         self.kubectl.run("label", "node", self.node, f"{MODE_LABEL}={DRA_MODE}")
         flags = ["--kubeconfig", str(self.settings.kubeconfig), "--http-port", "0"]
-        self.templates = Program(["claims", *flags], self._folder / "claims.log")
-        self.templates.start()
+        self.claims_program = Program(["claims", *flags], self._folder / "claims.log")
+        self.claims_program.start()
         self.forget_plugin()
         self.drop_counts()
         super().open()
@@ -143,7 +143,7 @@ class ClaimedMpsStage(MpsStage, ClaimGround):
         try:
             super().close()
         finally:
-            self.templates.stop()
+            self.claims_program.stop()
             self.drop_counts()
             self.kubectl.run("label", "node", self.node, f"{MODE_LABEL}-")
             self.kubectl.run("delete", "deviceclass", self.driver)

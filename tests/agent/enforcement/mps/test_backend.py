@@ -174,7 +174,10 @@ def test_clients_are_counted_for_each_container_whose_name_is_known(node: MpsNod
     uid = REF.pod.uid
     clients = (MpsClient(7, uid, "a"), MpsClient(8, uid, "b"), MpsClient(9, uid, "b"))
     report(node.files, {"GPU-0": DaemonStatus(("GPU-0",), "1", "", clients=clients)})
-    counts = lambda: {each.share.ref: each.clients for each in mps.limited()}  # noqa: E731
+
+    def counts() -> dict[ContainerRef, int | None]:
+        return {each.share.ref: each.clients for each in mps.limited()}
+
     node.names = {"a": REF.container}
     assert counts() == {REF: None, other: None}  # the kubelet has not reported one of them yet
     node.names["b"] = other.container

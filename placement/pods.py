@@ -101,6 +101,8 @@ class PodInfo:
             pod.
         mains: names of all its containers, also those without GPUs; empty if unknown.
         sidecars: names of all its restartable init containers.
+        by_id: names of its containers by their ID in the container runtime, as far as the kubelet
+            has reported them; only of pods with several GPU containers.
         faults: what did not parse (stamps, allocations, wishes), for the log; never read as 0.
         errors: what is wrong with its limits and wishes.
         promise: workload and pod set for which an admission check may keep cards; empty if none.
@@ -118,6 +120,7 @@ class PodInfo:
     runtime_uid: str = ""
     mains: frozenset[str] = frozenset()
     sidecars: frozenset[str] = frozenset()
+    by_id: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     promise: str = ""
@@ -183,6 +186,16 @@ def _demand_of(name: str, counts: tuple[str | None, ...], names: Names) -> _Dema
     return read_pod_demand({"spec": {"containers": [container]}}, names)
 
 
+def _read_ids(status: Mapping[str, Any]) -> Mapping[str, str]:
+    """Read the containers' names by their ID, which follows the runtime's name and ``://``."""
+    return {
+        str(each["containerID"]).rpartition("/")[2]: str(each.get("name"))
+        for field in ("initContainerStatuses", "containerStatuses")
+        for each in status.get(field) or ()
+        if each.get("containerID")
+    }
+
+
 def _read(
     obj: Mapping[str, Any], names: Names, demand: PodDemand, errors: tuple[FieldError, ...]
 ) -> PodInfo:
@@ -190,7 +203,8 @@ def _read(
     annotations: Mapping[str, str] = metadata.get("annotations") or _NOTHING
     uid, faults = metadata.get("uid", ""), list[str]()
     rank = _rank(metadata, annotations, names, faults)
-    phase = (obj.get("status") or {}).get("phase")
+    status = obj.get("status") or _NOTHING
+    phase = status.get("phase")
     written = read_allocations(annotations, names, faults)
     annotated = valid_allocations(written, demand, names, faults) if written else _NOTHING
     wishes, wish_errors = read_wishes(annotations, names)
@@ -217,6 +231,7 @@ def _read(
         runtime_uid=annotations.get(_STATIC_UID, uid) if _MIRROR in annotations else uid,
         mains=all_mains,
         sidecars=all_sidecars,
+        by_id=_read_ids(status) if len(demand.containers) > 1 else _NOTHING,
         faults=tuple(faults),
         errors=tuple(map(str, (*errors, *wish_errors))),
         promise=annotations.get(names.gpu_promise, ""),

@@ -5,6 +5,8 @@ from typing import cast
 
 from prometheus_client import generate_latest
 
+from agent.enforcement.mps.files import DaemonStatus
+from agent.enforcement.mps.program import render as render_mps
 from agent.observability.metrics import Metrics as AgentMetrics
 from claims.metrics import Metrics as ClaimsMetrics
 from claims.program import export_gauges as export_claims
@@ -38,6 +40,7 @@ def exported() -> dict[str, str]:
         "agent": AgentMetrics().render().decode(),
         "claims": claims.render().decode(),
         "gates": gates.render().decode(),
+        "mps": render_mps([DaemonStatus(("GPU-0",))]).decode(),
         "proxy": generate_latest(ProxyMetrics({}, {}, lambda: 0)).decode(),
         "scheduler": extender.render().decode(),
         "view": page.render().decode(),

@@ -342,11 +342,11 @@ def test_every_metric_is_exported() -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["agent", "claims", "gates", "proxy", "scheduler", "view", "webhook"]
+    "program", ["agent", "claims", "gates", "mps", "proxy", "scheduler", "view", "webhook"]
 )
 def test_every_metric_is_documented(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
-    _, _, below = text.partition(f"| metric of the {program} ")
+    _, _, below = text.partition(f"(`gpu_turnstile_{program}_...`) | meaning |\n")
     rows = re.findall(r"^\| (`[^|]*) \|", below.partition("\n\n")[0], flags=re.MULTILINE)
     documented = set(re.findall(r"`([a-z_]+)(?:\{[a-z,]*\})?`", " ".join(rows)))
     assert documented == {each for each in metrics(program) if not each.endswith("_created")}

@@ -113,6 +113,10 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
         text = f"container {ref.container}: {why}: restart it if its CUDA calls fail"
         send_event(Notice(subject, "GPUDaemonEnded", text))
 
+    def container_name(uid: str, container_id: str) -> str:
+        found = (each.by_id for each in pods.pods() if each.id.uid == uid)
+        return next(found, {}).get(container_id, "")
+
     enforcer, enforcer_runner = set_up_containers(
         settings,
         inventory,
@@ -122,6 +126,7 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
         on_outdated=metrics.hami_core_outdated.set,
         on_unusable=metrics.hami_core_problem.set,
         on_daemon_lost=report_daemon_lost,
+        container_name=container_name,
         show_limits=partial(setattr, metrics, "read_limits"),
     )
     writer = PatchQueue(

@@ -172,6 +172,7 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     on_outdated: Callable[[bool], None] = lambda _outdated: None,
     on_unusable: Callable[[str], None] = lambda _problem: None,
     on_daemon_lost: Callable[[ContainerRef, str], None] = lambda _ref, _why: None,
+    container_name: Callable[[str, str], str] = lambda _uid, _id: "",
     show_limits: Callable[[Callable[[], Iterable[Series]]], None] = lambda _read: None,
 ) -> tuple[Enforcer, EnforcerRunner]:
     """Return the enforcer that the settings name, and its runner.
@@ -179,8 +180,9 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     *driver* returns the driver's version, empty while it is not known. *on_registered* is called
     with the result of each registration at the virtual manager, *on_outdated* with whether the
     host's HAMi-core is too old, *on_unusable* with why it cannot be used. *on_daemon_lost* is
-    called for each container whose MPS daemon has ended, with the reason; *show_limits* gets the
-    function that returns the gauges of MPS.
+    called for each container whose MPS daemon has ended, with the reason; *container_name* returns
+    the name of a container by its pod's UID and its own ID, empty if it is not known; *show_limits*
+    gets the function that returns the gauges of MPS.
     """
     if settings.enforcement is EnforcementMode.VCUDA:
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
@@ -215,6 +217,7 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
             block=settings.memory_block,
             cards=inventory.cards,
             on_lost=on_daemon_lost,
+            container_name=container_name,
         )
         show_limits(lambda: limit_series(_limits(mps.limited()), mps.problems()))
         return mps, EnforcerRunner(mps.open, on_tick=mps.tick)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from agent.holdings.core import NodeCore
 from agent.host import process
 
-# The files of deleted pods are removed at every twelfth refresh.
+# The files of deleted pods are removed at every twelfth refresh, and at the second one after a
+# release: the API has deleted the pod by then. With MPS a card's daemon runs as long as its files.
 _SWEEP_EVERY = 12
+_SWEEP_AFTER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,15 @@ class Refresher:
         """Refresh until the agent stops: write missing annotations, release ended pods."""
         pause = min(self.pace.release, self.pace.refresh)
         often = max(round(self.pace.refresh / pause), 1)
+        sweep_at = often * _SWEEP_EVERY
         for tick in itertools.count(1):
             if self.stop.wait(pause):
                 return
             if self.core.refresh(thorough=tick % often == 0):
                 self.on_released()
+                sweep_at = min(sweep_at, tick + often * _SWEEP_AFTER)
             if tick % often == 0:
                 self.on_tick()
-            if tick % (often * _SWEEP_EVERY) == 0 and self.synced.is_set():
+            if tick >= sweep_at and self.synced.is_set():
                 self.core.sweep()
+                sweep_at = tick + often * _SWEEP_EVERY

@@ -27,18 +27,18 @@ class NodeLock:
         problem: why locking fails; empty if it does not fail.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = LOCK) -> None:
         """Prepare to lock *folder*, in which all agents of the node register."""
         self.waiting = False
         self.problem = ""
-        self._path = folder / LOCK
+        self._path = folder / name
         self._descriptor = -1
 
     def take(self, stop: threading.Event) -> bool:
         """Wait for the lock; return ``False`` if *stop* was set first."""
         while not stop.is_set():
             try:
-                if self._try_to_lock():
+                if self.try_to_take():
                     self.waiting, self.problem = False, ""
                     return True
             except OSError as error:
@@ -55,16 +55,32 @@ class NodeLock:
 
     def release(self) -> None:
         """Release the lock for the next agent."""
-        if self._descriptor >= 0:
+        if self.is_mine:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _try_to_lock(self) -> bool:
-        """Take the lock if it is free.
+    @property
+    def is_mine(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor >= 0
+
+    def is_taken(self) -> bool:
+        """Return whether a process holds the lock, which another one may ask."""
+        try:
+            with self._path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+        return False
+
+    def try_to_take(self) -> bool:
+        """Take the lock if it is free; return whether this process has it.
 
         Raises:
             OSError: the file cannot be made or opened.
         """
+        if self.is_mine:
+            return True
         descriptor = os.open(self._path, _FLAGS, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

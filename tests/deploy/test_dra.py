@@ -46,6 +46,17 @@ def test_a_node_has_the_agent_and_the_proxy_of_its_label(before: tuple[str, ...]
         assert "affinity" not in specs[name]
 
 
+def test_daemons_of_mps_run_where_agents_of_both_kinds_do() -> None:
+    specs = pod_specs(build_components("dra", "mps"))
+    labels = {}
+    for name in (_PLUGIN, "DaemonSet/gpu-turnstile-mps"):
+        affinity = specs[name]["affinity"]["nodeAffinity"]
+        terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        labels[name] = [each["matchExpressions"][0] for each in terms]
+    of_plugin, of_daemons = labels.values()
+    assert of_daemons == [*of_plugin, {"key": MODE, "operator": "In", "values": ["dra"]}]
+
+
 def test_the_next_agent_and_the_next_proxy_start_beside_the_old_ones() -> None:
     for each in (_DRA, _PROXY):
         found = find(claim_objects(), "DaemonSet", each.partition("/")[2])["spec"]["updateStrategy"]

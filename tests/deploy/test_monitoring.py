@@ -85,7 +85,7 @@ def test_cordoned_cards_are_listed_beside_unhealthy_ones() -> None:
 
 
 def test_monitors_select_existing_services_and_pods() -> None:
-    objects = build_components("dra", "scheduler-own", "scheduler-queues")
+    objects = build_components("dra", "scheduler-own", "scheduler-queues", "mps")
     scrapes = read_yaml(FOLDER / "scrape.yaml")
     monitor = find(scrapes, "ServiceMonitor", "gpu-turnstile-webhook")
     services = [
@@ -103,6 +103,7 @@ def test_monitors_select_existing_services_and_pods() -> None:
     for program, kind, sets in (
         ("agent", "DaemonSet", ("agent", "agent-dra")),
         ("proxy", "DaemonSet", ("proxy", "proxy-dra")),
+        ("mps", "DaemonSet", ("mps",)),
         ("claims", "Deployment", ("claims",)),
         ("gates", "Deployment", ("gates",)),
     ):

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import yaml
@@ -49,15 +50,9 @@ class ClaimGround(Ground):
     """The node, whose allocations are read from claims: ``List`` does not show them."""
 
     def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        kubectl: Kubectl,
-        *,
-        node: str,
-        report: Callable[[str], None],
+        self, settings: Settings, cluster: Cluster, *, kubectl: Kubectl, **more: Any
     ) -> None:
-        super().__init__(settings, cluster, node=node, report=report, enforced=True)
+        super().__init__(settings, cluster, **more)
         self.kubectl = kubectl
         self.inside = kubectl.inside(cluster.namespace)
 
@@ -115,6 +110,21 @@ class ClaimGround(Ground):
         """Delete all pods: with grace period 0 they are deleted before their containers end."""
         super().clear()
         wait("the end of all claims on the node", lambda: not self.prepared(), within=120)
+
+    def forget_plugin(self) -> None:
+        """Make the kubelet forget a device plugin that it knew, if that can be hastened."""
+        if self.settings.restart_kubelet:  # else it takes five minutes
+            # The kubelet writes the file when devices change; without a plugin they do not.
+            (self.settings.plugin_dir / _CHECKPOINT).unlink(missing_ok=True)
+            self.restart_kubelet()
+
+    def drop_counts(self) -> None:
+        none = dict.fromkeys((self.names.core, self.names.memory))
+        patch = {"status": {"capacity": none, "allocatable": none}}
+        self.kubectl.run(
+            *("patch", "node", self.node, "--subresource=status", "--type=merge"),
+            f"--patch={json.dumps(patch)}",
+        )
 
     def missing_support(self) -> str:
         version = self.kubectl.json("version")["serverVersion"]
@@ -296,28 +306,6 @@ class Claimed:
         path = f"/api/v1/namespaces/{self.ground.cluster.namespace}/pods/{second}/binding"
         self._kubectl.run("create", f"--raw={path}", "--filename=-", stdin=json.dumps(binding))
 
-    def wait_for_counts(self) -> None:
-        """Wait for the node's counts; a kubelet that knew a device plugin forgets it first."""
-        settings = self.ground.settings
-        if settings.restart_kubelet:  # else it takes five minutes
-            # The kubelet writes the file when devices change; without a plugin they do not.
-            (settings.plugin_dir / _CHECKPOINT).unlink(missing_ok=True)
-            self.ground.restart_kubelet()
-        wait(
-            "the node's counts",
-            lambda: self.ground.offered() == CARDS * 100,
-            within=_FORGOTTEN_SECONDS,
-        )
-
-    def drop_counts(self) -> None:
-        names = self.ground.names
-        none = dict.fromkeys((names.core, names.memory))
-        patch = {"status": {"capacity": none, "allocatable": none}}
-        self._kubectl.run(
-            *("patch", "node", self.ground.node, "--subresource=status", "--type=merge"),
-            f"--patch={json.dumps(patch)}",
-        )
-
     def wait_until_ready(self) -> None:
         for namespace, each in ((NAMESPACE, WEBHOOK), (NAMESPACE, CLAIMS), (AGENTS, AGENT)):
             self.installation.rolled_out(namespace, each)
@@ -343,10 +331,12 @@ def claiming(ground: ClaimGround, folder: Path, *, unused: int) -> Iterator[Clai
         try:
             installation.apply()
             claimed.wait_until_ready()
-            claimed.wait_for_counts()
+            ground.forget_plugin()
+            counted = lambda: ground.offered() == CARDS * 100  # noqa: E731
+            wait("the node's counts", counted, within=_FORGOTTEN_SECONDS)
             yield claimed
         finally:
-            claimed.drop_counts()
+            ground.drop_counts()
             kubectl.run("label", "node", node, f"{MODE_LABEL}-")
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,9 @@ PATIENCE = 20.0
 class Stage(Ground):
     own_limits = True
     """Whether containers find their limits in a file, as vcuda's library reads them."""
+    mode = "plugin"
+    """Of agent and proxy: ``plugin`` or ``dra``."""
+    webhook_options: Sequence[str] = ()
 
     def __init__(
         self,
@@ -150,18 +153,19 @@ class Stage(Ground):
         *,
         node: str,
         folder: Path,
-        report: Callable[[str], None],
+        **more: Any,
     ) -> None:
-        super().__init__(settings, cluster, node=node, report=report, enforced=self.own_limits)
+        super().__init__(settings, cluster, node=node, enforced=self.own_limits, **more)
         self.cards = [each["uuid"] for each in cards_file()["cards"]]
         self.no_webhook: str | None = None
         self._folder = folder
         self.plugins = folder / "plugins"
         self._ports = {each: free_port() for each in ("agent", "proxy")}
-        self.webhook = Webhook(cluster, folder, settings.webhook_host)
+        self.webhook = Webhook(cluster, folder, settings.webhook_host, *self.webhook_options)
         self.proxy = Program(
             shlex.split(
-                f"proxy --kubelet-dir {settings.plugin_dir} --plugin-dir {self.plugins} "
+                f"proxy --mode {self.mode} "
+                f"--kubelet-dir {settings.plugin_dir} --plugin-dir {self.plugins} "
                 f"--patience {PATIENCE:g} --http-host 127.0.0.1 --http-port {self._ports['proxy']}"
             ),
             folder / "proxy.log",
@@ -171,7 +175,7 @@ class Stage(Ground):
     def _agent_options(self) -> list[str]:
         settings, folder = self.settings, self._folder
         return shlex.split(
-            f"agent --node-name {self.node} --kubeconfig {settings.kubeconfig} "
+            f"agent --mode {self.mode} --node-name {self.node} --kubeconfig {settings.kubeconfig} "
             f"--cards {folder}/cards.yaml --kubelet-dir {settings.plugin_dir} "
             f"--plugin-dir {self.plugins} "
             f"--pod-resources-socket {settings.pod_resources_socket} "

@@ -32,7 +32,9 @@ SWEPT_AFTER = 60
 def claim_ground(
     settings: Settings, cluster: Cluster, kubectl: Kubectl, node: str, report: Callable[[str], None]
 ) -> Iterator[ClaimGround]:
-    ground = ClaimGround(settings, cluster, kubectl, node=node, report=report)
+    ground = ClaimGround(
+        settings, cluster, kubectl=kubectl, node=node, report=report, enforced=True
+    )
     if why := ground.missing_support():
         pytest.skip(why)
     with occupied(ground):

@@ -1,6 +1,5 @@
 """A node with the program that runs MPS daemons, on the stand-in for the driver's programs."""
 
-import json
 import shutil
 import socket
 import threading
@@ -50,6 +49,7 @@ class MpsNode:
         self.switches.mkdir()
         self.files = MpsFolder(self.root)
         self.response = 60.0
+        self.names: dict[str, str] = {}  # of containers by their IDs
         self.clients: list[Client] = []
         self.lost: list[tuple[ContainerRef, str]] = []
 
@@ -61,6 +61,7 @@ class MpsNode:
             block=BLOCK,
             cards=[replace(card(at), bus_id=each) for at, each in enumerate(addresses)],
             on_lost=lambda ref, why: self.lost.append((ref, why)),
+            container_name=lambda _uid, container_id: self.names.get(container_id, ""),
             patience=patience,
         )
 
@@ -100,6 +101,13 @@ class MpsNode:
             each.end()
 
 
+def report(files: MpsFolder, status: Mapping[str, DaemonStatus]) -> None:
+    """Write a status as a program that runs does, until the end of this process."""
+    files.root.mkdir(parents=True, exist_ok=True)
+    assert files.lock.try_to_take()
+    files.write_status(status)
+
+
 class Client:
     """A CUDA program; *percent* and *memory* (MiB) are what it may use."""
 
@@ -112,8 +120,8 @@ class Client:
         self.socket.sendall(f"client {share} {limits}\n".encode())
 
     def connected(self) -> tuple[float, list[int]]:
-        read = json.loads(self.socket.recv(65536))
-        return read["percent"], read["memory"]
+        percent, *memory = self.socket.recv(65536).decode().split()
+        return float(percent), [*map(int, memory)]
 
     def end(self) -> None:
         self.socket.close()

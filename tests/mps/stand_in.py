@@ -7,14 +7,14 @@ real programs refuse: a second daemon in a pipe folder, unknown commands and ser
 are no percentage or no size, ordinals of cards that the daemon does not have. As in the real ones,
 ``set_default_...`` counts for servers that start later. What the real client and daemon say to each
 other is not published, so that is made up: a client sends ``client PERCENT LIMITS`` and stays
-connected; it gets the percentage and the MiB of each card that it may use.
+connected; it gets the percentage and the MiB of each card that it may use. The client is in
+tests/runtime/stand_in_driver.c.
 
 Beside the folder of this file ``switches`` has files for tests: ``no-multi-user`` (an old driver),
 ``broken`` (a daemon that ends at once), ``modes/<uuid>`` (compute modes, written by nvidia-smi).
 """
 
 import contextlib
-import json
 import os
 import re
 import selectors
@@ -140,7 +140,7 @@ class Daemon:
         }
         self.clients[one] = pid
         most = min(percent(share), self.limits.percent)
-        one.sendall((json.dumps({"percent": most, "memory": [*memory.values()]}) + "\n").encode())
+        one.sendall(f"{most} {' '.join(map(str, memory.values()))}\n".encode())
 
     def start_server(self, uid: int) -> None:
         if self.server is None:

@@ -71,6 +71,18 @@ def test_a_stamped_pod_is_read() -> None:
     assert [each.terminal for each in views] == [False, False, True, False]
 
 
+def test_the_ids_of_containers_are_read_where_there_are_several() -> None:
+    status = {
+        "containerStatuses": [{"name": "c0", "containerID": "containerd://a1"}, {"name": "c1"}],
+        "initContainerStatuses": [{"name": "side", "containerID": "cri-o://b2"}],
+    }
+    pod = _pod() | {"status": status}
+    assert read_pod(pod, NAMES).by_id == {}
+    (first,) = pod["spec"]["containers"]
+    pod["spec"]["containers"] = [first, first | {"name": "c1"}]
+    assert read_pod(pod, NAMES).by_id == {"b2": "side", "a1": "c0"}
+
+
 # --- allocations ----------------------------------------------------------------------
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 NAME = "localhost/gpu-turnstile-test:1"
 BRIDGE = "/bin/bridge"
-"""In the image: see ``bridge.c``."""
+CUDA = "/bin/cuda"
+"""In the image: see ``bridge.c`` and ``cuda.c``."""
 
-_SOURCE = Path(__file__).with_name("bridge.c")
+_BRIDGE, _CUDA = ("bridge.c",), ("cuda.c", "stand_in_driver.c")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # Images made for NVIDIA's cards request all of them, and have their own library path.
 _ENV = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all", "LD_LIBRARY_PATH=/of/the/image"]
@@ -29,7 +30,11 @@ _FOREVER = ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000000000 & wait"]
 def build(busybox: Path, compiler: Path) -> bytes:
     listed = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True)
     applets = {f"bin/{name}": "busybox" for name in listed.stdout.split() if name != "busybox"}
-    programs = {"bin/busybox": busybox.read_bytes(), "bin/bridge": _compiled(compiler)}
+    programs = {
+        "bin/busybox": busybox.read_bytes(),
+        "bin/bridge": _compiled(compiler, *_BRIDGE),
+        "bin/cuda": cuda(compiler),
+    }
     return archive(NAME, layer(programs, applets), _FOREVER)
 
 
@@ -81,11 +86,17 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _compiled(compiler: Path) -> bytes:
+def cuda(compiler: Path) -> bytes:
+    """Compile a CUDA program with the stand-in for a driver; it needs no library."""
+    return _compiled(compiler, *_CUDA)
+
+
+def _compiled(compiler: Path, *sources: str) -> bytes:
     command = (compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-static")
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "bridge")
+        made = Path(folder, "made")
+        paths = [Path(__file__).with_name(each) for each in sources]
         subprocess.run(
-            [*command, "-o", made, _SOURCE], check=True, capture_output=True, text=True, timeout=60
+            [*command, "-o", made, *paths], check=True, capture_output=True, text=True, timeout=60
         )
         return made.read_bytes()

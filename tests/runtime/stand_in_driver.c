@@ -5,24 +5,36 @@
  * STAND_IN_CARDS has the MiB of each card, by PCI address: "4096 8192". As a driver does, NVML
  * numbers them so, and CUDA the fastest (here: the largest) first, unless CUDA_DEVICE_ORDER is
  * PCI_BUS_ID. STAND_IN_STATE names the file in which all processes account for what they hold.
+ *
+ * As NVIDIA documents MPS, cuInit connects to the control daemon whose socket is in
+ * CUDA_MPS_PIPE_DIRECTORY, if there is one. The process is its client then, may use
+ * CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of the multiprocessors, and hold no more memory of a card than
+ * CUDA_MPS_PINNED_DEVICE_MEM_LIMIT and the daemon allow, contexts included. What client and daemon
+ * say to each other is made up (tests/mps/stand_in.py).
  */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { CARDS = 16, PROCESSES = 64, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 101, NO_CONTEXT = 201 };
+enum { DAEMON_ENDED = 806, DAEMON_NOT_READY = 807 };
 static const uint64_t MIB = 1 << 20, CONTEXT = 64 << 20, ADDRESS = 0x7f0000000000;
 
-typedef struct { int index; uint64_t size; } Card;
+typedef struct { int index; uint64_t size, limit; } Card;
 typedef struct { int pid; uint64_t used[CARDS], busy[CARDS]; } Process; /* bytes and ns */
 
 static Card cards[CARDS], *by_cuda[CARDS], *current;
-static int count, contexts[CARDS];
+static int count, contexts[CARDS], daemon_socket = -1;
+static double percent = 100;
 static Process *processes;
 
 __attribute__((constructor)) static void begin(void)
@@ -33,7 +45,7 @@ __attribute__((constructor)) static void begin(void)
 	int file = state ? open(state, O_RDWR | O_CREAT, 0666) : -1, at;
 
 	for (text = text ? text : "3072"; *text && count < CARDS; count++) {
-		cards[count] = (Card){count, strtoull(text, &text, 10) * MIB};
+		cards[count] = (Card){count, strtoull(text, &text, 10) * MIB, UINT64_MAX};
 		for (at = count; at && !by_bus && by_cuda[at - 1]->size < cards[count].size; at--)
 			by_cuda[at] = by_cuda[at - 1];
 		by_cuda[at] = &cards[count];
@@ -66,9 +78,52 @@ static uint64_t left(Card *card)
 	return size;
 }
 
+static int take(Card *card, uint64_t size)
+{
+	if (size > left(card) || *held(card) + size > card->limit) return NO_MEMORY;
+	*held(card) += size;
+	return 0;
+}
+
+/* --- MPS ------------------------------------------------------------------------------------ */
+
+static int connect_to_daemon(void)
+{
+	const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	const char *cores = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+	const char *memory = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char text[1024] = "", *next;
+
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/control",
+		 folder ? folder : "/tmp/nvidia-mps");
+	daemon_socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (connect(daemon_socket, (struct sockaddr *)&address, sizeof address)) {
+		close(daemon_socket);
+		daemon_socket = -1;
+		return 0; /* no daemon: the program runs without limits */
+	}
+	dprintf(daemon_socket, "client %s %s\n", cores ? cores : "100", memory ? memory : "");
+	if (read(daemon_socket, text, sizeof text - 1) <= 0) return DAEMON_ENDED;
+	percent = strtod(text, &next);
+	if (next == text) return DAEMON_NOT_READY;
+	for (int i = 0; i < count; i++) by_cuda[i]->limit = strtoull(next, &next, 10) * MIB;
+	return 0;
+}
+
+static int daemon_ended(void)
+{
+	char byte;
+	return daemon_socket >= 0 &&
+	       (recv(daemon_socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN);
+}
+
 /* --- CUDA ----------------------------------------------------------------------------------- */
 
-int cuInit(unsigned flags) { return flags ? INVALID : 0; }
+int cuInit(unsigned flags)
+{
+	return flags ? INVALID : daemon_socket < 0 ? connect_to_daemon() : 0;
+}
 int cuDriverGetVersion(int *version) { *version = 12020; return 0; }
 int cuGetErrorString(int code, const char **text) { *text = code ? "an error" : "none"; return 0; }
 int cuDeviceGetCount(int *found) { *found = count; return 0; }
@@ -89,15 +144,16 @@ int cuDeviceGetPCIBusId(char *text, int size, int device)
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
 	/* multiprocessors, threads of each, compute capability 9.0 */
-	*value = attribute == 16 ? 108 : attribute == 39 ? 2048 : attribute == 75 ? 9 : 0;
+	*value = attribute == 16 ? 108 * percent / 100 : attribute == 39 ? 2048 : attribute == 75 ? 9 : 0;
 	return device < count && (*value || attribute == 76) ? 0 : INVALID;
 }
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
 	if (device >= count) return NO_DEVICE;
+	int result = contexts[device] ? 0 : take(by_cuda[device], CONTEXT);
 	*context = by_cuda[device];
-	if (!contexts[device]++) *held(*context) += CONTEXT;
-	return 0;
+	contexts[device] += !result;
+	return result;
 }
 int cuDevicePrimaryCtxRelease_v2(int device)
 {
@@ -121,7 +177,7 @@ int cuCtxGetDevice(int *device)
 		if (by_cuda[*device] == current) return 0;
 	return NO_CONTEXT;
 }
-int cuCtxSynchronize(void) { return current ? 0 : NO_CONTEXT; }
+int cuCtxSynchronize(void) { return daemon_ended() ? DAEMON_ENDED : current ? 0 : NO_CONTEXT; }
 int cuMemGetInfo_v2(size_t *free, size_t *total)
 {
 	if (!current) return NO_CONTEXT;
@@ -131,11 +187,9 @@ int cuMemGetInfo_v2(size_t *free, size_t *total)
 }
 int cuMemAlloc_v2(uint64_t *address, size_t size)
 {
-	if (!current) return NO_CONTEXT;
-	if (size > left(current)) return NO_MEMORY;
-	*held(current) += size;
+	if (cuCtxSynchronize()) return cuCtxSynchronize();
 	*address = ADDRESS;
-	return 0;
+	return take(current, size);
 }
 int cuMemsetD8_v2(uint64_t address, unsigned char value, size_t size)
 {

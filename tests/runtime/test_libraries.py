@@ -22,6 +22,7 @@ from agent.cards.inventory import parse_inventory
 from agent.driver.folder import DriverFolder
 from agent.driver.layout import CLIENT, CONTROL, DriverFile, HostFile, choose
 from agent.enforcement.hami_library import HamiLibrary
+from agent.enforcement.mps.backend import Mps
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import Hardware
 from agent.holdings.edits import ContainerEdits
@@ -30,7 +31,11 @@ from agent.runtime.cgroups import Cgroups, ContainerCgroup
 from agent.runtime.cri import ContainerInfo, Cri
 from bench.gpu import confined, limits
 from bench.gpu.limits import BLOCK, LimitedContainer
+from bench.gpu.mps import check as check_mps
+from bench.gpu.table import CheckOutcome
 from contract.inventory import Card
+from tests.agent.fakes import short_dir
+from tests.mps.node import MpsNode
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +69,7 @@ CARDS = tuple(
 SHARE = LimitedContainer(30, {CARDS[1]: 2}, core_limit=60, spin=100_000)
 WHOLE = LimitedContainer(100, {CARDS[1]: 2})
 THREE = LimitedContainer(100, dict(zip(CARDS, (2, 3, 4), strict=True)))
+HALVES = LimitedContainer(50, dict(zip(CARDS, (2, 3, 4), strict=True)))
 HELD = "MiB, half given, all refused"
 
 
@@ -224,6 +230,35 @@ def test_vcuda_controller_registers_a_container_and_enforces_its_limits(
     case: Case, driver: Path
 ) -> None:
     case.check(vcuda(case.container, folder_of("GPU_TURNSTILE_VCUDA"), driver))
+
+
+@pytest.fixture
+def mps(monkeypatch: pytest.MonkeyPatch, driver: Path) -> Iterator[MpsNode]:
+    """A node whose daemon, and the driver of its programs, are stand-ins."""
+    for name, value in variables(driver, THREE).items():
+        monkeypatch.setenv(name, value)
+    with short_dir() as folder:
+        node = MpsNode(folder)
+        monkeypatch.setenv("PATH", f"{node.driver_dir}/bin:{os.environ['PATH']}")
+        yield node
+
+
+def test_mps_limits_each_of_several_cards_by_its_number(mps: MpsNode) -> None:
+    enforcer = Mps(mps.root, block=BLOCK, cards=CARDS, patience=60)
+    with mps.program():
+        edits = enforcer.prepare_allocation(HALVES.holding)
+        enforcer.prepare_start(HALVES.holding)
+        (pipes, _) = edits.mounts
+        found = HALVES.run(ContainerEdits(), {**edits.envs, "CUDA_MPS_PIPE_DIRECTORY": pipes.host})
+    sizes = [("01", 4096), ("02", 16384), ("03", 8192)]
+    assert found == [f"0000:{bus}:00.0: {mib} MiB, half given, all refused" for bus, mib in sizes]
+
+
+def test_the_check_of_mps_in_make_gpu_passes(mps: MpsNode) -> None:
+    """So far it has run on no real card."""
+    rows = check_mps(CARDS[1])
+    assert [each for each in rows if each.outcome is not CheckOutcome.RIGHT] == []
+    assert len(rows) == 4
 
 
 def vcuda(container: LimitedContainer, library: Path, driver: Path) -> list[str]:

@@ -118,8 +118,12 @@ def _limit(by_card: Mapping[str, Mapping[str, float]]) -> str:
     if of is None:
         return ""
     text = f"MPS limits each process to {of['core_limit']:g} % of the SMs"
-    if memory := of.get("memory_limit_bytes"):
-        text += f" and {memory / 2**30:g} GiB"
+    memory = {
+        each["memory_limit_bytes"] for each in by_card.values() if "memory_limit_bytes" in each
+    }
+    if memory:  # blocks of a divided share can be one more on some cards
+        amounts = sorted({min(memory), max(memory)})
+        text += f" and {' to '.join(f'{each / 2**30:g}' for each in amounts)} GiB"
     text += f" of each of {len(by_card)} cards" if len(by_card) > 1 else ""
     if (clients := of.get("mps_clients")) is not None:
         text += f"; processes connected to its daemon: {clients:g}"

@@ -79,6 +79,7 @@ class Live:
         self._agents = agents
         self.uses: Mapping[str, NodeUsage] = {}
         """Last measured usage, by node; only nodes whose agents measure."""
+        self._limits: Mapping[str, NodeUsage] = {}  # of nodes that report limits of processes
         self._measured = 0.0
         self._feed = feed
         self._metrics = metrics
@@ -144,7 +145,7 @@ class Live:
                 self._cluster.load_template_of(namespace, name)
                 self._cluster.load_queue_of(namespace, name)
                 explanation = self._cluster.explain(namespace, name)
-        return explanation and explanation_with_usage(explanation, self.uses)
+        return explanation and explanation_with_usage(explanation, {**self._limits, **self.uses})
 
     def now(self) -> float:
         """Return unix time, by the clock that ages the data."""
@@ -224,14 +225,17 @@ class Live:
             if not isinstance(
                 error, Unavailable
             ):  # if unreachable, keep it: all other data is old too
-                self.uses = {}
+                self.uses = self._limits = {}
         else:
             self.uses = {each.node: each for each in found if each.measured}
+            self._limits = {
+                each.node: each for each in found if any(one.limit for one in each.containers)
+            }
             self._measured = self._timing.now()
             if not self.uses:
                 problem = next((each.problem for each in found if each.problem), "")
         self._log_once("usage not available", problem)
-        pause = _PERIOD_SECONDS if self.uses else _IDLE_SECONDS
+        pause = _PERIOD_SECONDS if self.uses or self._limits else _IDLE_SECONDS
         return max(pause, _SHARE * self._seconds_since(began))
 
     def _read_history(self) -> float:

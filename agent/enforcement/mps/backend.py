@@ -71,25 +71,28 @@ class Mps:
 
     limits = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         root: Path,
         *,
         block: int,
         cards: Collection[Card],
         on_lost: Callable[[ContainerRef, str], None] = lambda _ref, _why: None,
-        patience: float = 5.0,
+        container_name: Callable[[str, str], str] = lambda _uid, _id: "",
+        patience: float = 10.0,
     ) -> None:
         """Prepare; nothing is made yet.
 
         *root* has the same path on the host. *block* is in bytes, whole MiB. *on_lost* is called
-        for each container whose daemon has ended, with the reason. A start waits *patience* seconds
-        for its daemon.
+        for each container whose daemon has ended, with the reason. *container_name* returns the
+        name of a container by its pod's UID and its own ID, empty if it is not known. A start waits
+        *patience* seconds for its daemon.
         """
         self._folder = MpsFolder(root)
         self._block = block // _MIB
         self._bus_ids = {card.uuid: card.bus_id for card in cards}
         self._on_lost = on_lost
+        self._container_name = container_name
         self._patience = patience
         self._lock = threading.Lock()  # held while the files of shares change
 
@@ -200,11 +203,15 @@ class Mps:
         containers = [(each.set, each.ref.pod) for each in shares]
         found = []
         for each in shares:
-            daemon, clients = (status or {}).get(each.set), None
-            # The kernel shows the pod of a process; its container only if there is no choice.
-            if daemon is not None and containers.count((each.set, each.ref.pod)) == 1:
-                uid = each.ref.pod.uid
-                clients = [one.pod_uid for one in daemon.clients].count(uid) if uid else None
+            daemon, uid, clients = (status or {}).get(each.set), each.ref.pod.uid, None
+            if daemon is not None and uid:
+                of_pod = [one.container_id for one in daemon.clients if one.pod_uid == uid]
+                # The kernel shows the pod of a process, and its container by ID.
+                names = [self._container_name(uid, one) for one in of_pod]
+                if containers.count((each.set, each.ref.pod)) == 1:
+                    clients = len(of_pod)
+                elif "" not in names:
+                    clients = names.count(each.ref.container)
             found.append(Limited(each, clients))
         return found
 

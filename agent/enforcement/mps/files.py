@@ -4,6 +4,7 @@
 
     <mps-dir>/shares/<key>.json   what one container may use; by the agent
     <mps-dir>/status.json         every daemon, its servers and clients; by the program
+    <mps-dir>/lock                locked by the program: the kernel unlocks it when that ends
     <mps-dir>/<set>/pipe          mounted into containers; <set> is a card's UUID, or a digest
     <mps-dir>/<set>/log           the daemon's log files
     <mps-dir>/shm                 mounted into containers and into the program's: /dev/shm of all
@@ -22,11 +23,12 @@ from agent.errors import EnforcementError
 from agent.holdings.holding import UNKNOWN, ContainerRef, make_key
 from agent.host import directories
 from agent.host.disk_errors import explain
+from agent.host.node_lock import NodeLock
 from placement.pods import PodId
 
 MPS_DIR = Path("/run/gpu-turnstile/mps")
 STALE_SECONDS = 5.0
-"""A status that is older comes from a program that does not run."""
+"""A status that is older comes from a program that hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class MpsFolder:
         self.root = root
         self.shares = root / "shares"
         self.shm = root / "shm"
+        self.lock = NodeLock(root, "lock")
         self._status = root / "status.json"
 
     def part(self, cards: str, name: str) -> Path:
@@ -192,7 +195,7 @@ class MpsFolder:
     def read_status(self) -> Status | None:
         """Return the daemons; ``None`` if their program does not run."""
         read = _read(self._status)
-        if time.time() - read.get("at", 0) > STALE_SECONDS:
+        if not self.lock.is_taken() or time.time() - read.get("at", 0) > STALE_SECONDS:
             return None
         try:
             return {

@@ -94,17 +94,22 @@ class MpsProgram:
         """Work until *stop*, then end all daemons."""
         while not stop.wait(_POLL_SECONDS):
             self.step()
-        self._folder.remove_status()
+        if self._folder.lock.is_mine:
+            self._folder.remove_status()
         for each in self._daemons.values():
             each.end()
         deadline = time.monotonic() + _END_SECONDS
         for each in self._daemons.values():
             each.join(max(deadline - time.monotonic(), 0))
+        self._folder.lock.release()
 
     def step(self) -> None:
         """Start the daemons that are needed, and end the others."""
         self._beat = now = time.monotonic()
         try:
+            self._settings.dir.mkdir(parents=True, exist_ok=True)
+            if not self._folder.lock.try_to_take():
+                raise EnforcementError("mps-dir: another program runs its daemons")
             changed = self._folder.changed()
             if changed != self._changed or now - self._read > _SECOND:
                 found: dict[str, dict[str, Share]] = {}
@@ -168,12 +173,17 @@ class MpsProgram:
 
     def metrics(self) -> tuple[int, str, bytes]:
         """Return the page of metrics."""
-        registry = CollectorRegistry()
-        registry.register(_Daemons(self.status.values()))
-        return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
+        return 200, "text/plain; version=0.0.4; charset=utf-8", render(self.status.values())
 
 
-@dataclass(frozen=True, slots=True)
+def render(daemons: Iterable[DaemonStatus]) -> bytes:
+    """Return the metrics of *daemons*, as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(_Daemons(daemons))
+    return generate_latest(registry)
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # a registry hashes it
 class _Daemons(Collector):
     daemons: Iterable[DaemonStatus] = field(default_factory=list)
 

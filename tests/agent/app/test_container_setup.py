@@ -22,6 +22,7 @@ from contract.inventory import Inventory
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, holding, write_hami_core
 from tests.agent.fakes import make_settings, make_table, short_dir
+from tests.mps.node import report
 
 TABLE = make_table(2)
 CARDS = Inventory(
@@ -189,11 +190,12 @@ def test_with_mps_the_limits_are_gauges_and_a_missing_program_is_a_problem(tmp_p
     assert gauges["container_mps_clients"].samples == {}
     ((card, reason),) = gauges["mps_problem"].samples
     assert (card, missing in reason) == ("GPU-1", True)
-    MpsFolder(tmp_path / "mps").write_status({})
+    files = MpsFolder(tmp_path / "mps")
+    report(files, {})
     for _ in range(2):
         runner.tick()
         assert runner.problem == ""
-    (tmp_path / "mps" / "status.json").unlink()  # the program has ended since
+    files.lock.release()  # the program has ended since
     runner.tick()
     assert missing in runner.problem
 

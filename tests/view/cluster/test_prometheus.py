@@ -13,9 +13,11 @@ import pytest
 
 from common.apiserver.errors import Rejected
 from tests.placement.cluster.builders import NAMES
+from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
 from tests.view.cluster.test_live import AGENTS, MEASURED, agent
 from tests.view.conftest import ManualTime
+from tests.view.model.test_state import state_of
 from view.cluster import prometheus as module
 from view.cluster.prometheus import Prometheus
 from view.model.state import ClusterState
@@ -202,6 +204,23 @@ def test_measuring_nodes_are_known_until_permission_is_lost(
     assert live.uses == {}
     reasons = [each.reason for each in caplog.records if each.message == "usage not available"]  # type: ignore[attr-defined]
     assert reasons == ["pods is forbidden"]
+
+
+def test_limits_of_processes_are_shown_where_nothing_is_measured() -> None:
+    api: Any = FakeApi({AGENTS: [agent("a1", "n1")]})
+    labels = '{namespace="default",pod="a",container="c0",card="GPU-n1-0"}'
+    page = "".join(
+        f"gpu_turnstile_agent_container_{each}{labels} 30\n"
+        for each in ("cores_held", "core_limit")
+    )
+    api.responses[f"{AGENTS}/a1%3A9440/proxy/metrics"] = page
+    state = state_of(scenes.nodes(), [scenes.running("a", (30, 4), "n1", 0)])
+    live = Live(api, state, Feed(1), Metrics(), namespace="default")
+    assert live._measure() == 15
+    assert live.uses == {}
+    explanation = live.explain("default", "a")
+    assert explanation is not None
+    assert explanation.limits[-1] == "c0: MPS limits each process to 30 % of the SMs"
 
 
 def test_the_last_day_is_queried_from_prometheus(caplog: pytest.LogCaptureFixture) -> None:

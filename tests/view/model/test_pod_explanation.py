@@ -122,6 +122,13 @@ def test_what_mps_limits_is_said_instead_of_what_an_admin_may_have_enabled() -> 
     )
     assert UNLIMITED not in found
     assert UNLIMITED in with_limits(explanation, []).limits
+    more = gauges | {"memory_limit_bytes": 2**28}
+    on_other = labels | {"card": "GPU-n1-1"}
+    samples += [MetricSample(f"{prefix}{name}", on_other, value) for name, value in more.items()]
+    (use,) = read_usage("n1", samples).containers
+    assert use.limit.startswith(
+        "MPS limits each process to 15 % of the SMs and 0.25 to 0.5 GiB of each of 2 cards; "
+    )
 
 
 TWO = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from agent.cards.pci import parse_address
 from agent.enforcement.mps.backend import PIPES
+from agent.enforcement.mps.files import DaemonStatus, MpsClient
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import UNKNOWN, ContainerRef, Holding, are_whole, make_key
 from contract.inventory import Amounts
 from tests.agent.builders import holding, ids, patient, pod_id
-from tests.mps.node import MpsNode
+from tests.mps.node import MpsNode, report
 
 MIB = 256
 REF = ContainerRef(pod_id("p"), "c0")
@@ -164,3 +165,23 @@ def test_unreadable_files_are_passed_over(node: MpsNode) -> None:
         (node.files.shares / f"{name}.json").write_text(text)
     assert node.files.read_shares() == {}
     assert node.files.read_status() is None
+
+
+def test_clients_are_counted_for_each_container_whose_name_is_known(node: MpsNode) -> None:
+    mps, other = node.agent(), ContainerRef(REF.pod, "c1")
+    for at, ref in enumerate((REF, other)):
+        mps.prepare_allocation(holding(ref, ids("GPU-0", range(30 * at, 30 * at + 30))))
+    uid = REF.pod.uid
+    clients = (MpsClient(7, uid, "a"), MpsClient(8, uid, "b"), MpsClient(9, uid, "b"))
+    report(node.files, {"GPU-0": DaemonStatus(("GPU-0",), "1", "", clients=clients)})
+
+    def counts() -> dict[ContainerRef, int | None]:
+        return {each.share.ref: each.clients for each in mps.limited()}
+
+    node.names = {"a": REF.container}
+    assert counts() == {REF: None, other: None}  # the kubelet has not reported one of them yet
+    node.names["b"] = other.container
+    assert counts() == {REF: 1, other: 2}
+    mps.prune([])
+    mps.prepare_allocation(holding(other, ids("GPU-0", range(30))))
+    assert counts() == {other: 3}  # all of the pod: no name is needed

@@ -16,7 +16,7 @@ from tests.agent.builders import BLOCK, CORE
 from tests.agent.dra.claim_node import TABLE, ClaimNode
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import gpu, make_pod
-from tests.mps.node import MpsNode
+from tests.mps.node import MpsNode, report
 
 MIB = BLOCK >> 20
 
@@ -24,7 +24,7 @@ MIB = BLOCK >> 20
 def serve_all(node: MpsNode, *keys: str) -> None:
     """Let daemons that allow everything serve the shares that there are, and those of *keys*."""
     served = DaemonStatus((), "1", "", 100, (1 << 20,), keys=(*node.files.read_shares(), *keys))
-    node.files.write_status({f"GPU-{at}": served for at in range(4)})
+    report(node.files, {f"GPU-{at}": served for at in range(4)})
 
 
 class Recording:
@@ -112,7 +112,7 @@ def test_a_claim_whose_daemon_does_not_serve_is_asked_for_again(
         ({}, "does not serve: it is not started yet"),
         ({card: DaemonStatus((card,), "1", "")}, "does not serve: it has not got these limits yet"),
     ):
-        mps_node.files.write_status(status)
+        report(mps_node.files, status)
         with pytest.raises(EnforcementError, match=problem):
             driver.prepare(ref)
     serve_all(mps_node, make_key("uid-p/c0"))

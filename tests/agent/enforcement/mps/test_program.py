@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -133,6 +136,29 @@ def test_another_agent_leaves_daemons_and_clients_alone(node: MpsNode, program: 
     assert node.daemon().instance == before
     assert eventually(lambda: node.daemon().clients)
     assert node.lost == []
+
+
+def test_no_share_starts_once_the_program_is_killed(node: MpsNode) -> None:
+    """Its daemons end with its container: what it reported last does not count any more."""
+    flags = [f"--dir={node.root}", f"--driver-dir={node.driver_dir}", "--http-port=0"]
+    with subprocess.Popen([sys.executable, "-m", "agent.enforcement.mps", *flags]) as program:
+        eventually(lambda: node.files.read_status() is not None)
+        program.kill()
+    assert node.files.read_status() is None
+
+
+def test_a_second_program_waits_for_the_end_of_the_first(node: MpsNode) -> None:
+    with ExitStack() as second:
+        with node.program():
+            start(node.agent(), A)
+            pid = node.pid()
+            waiting = second.enter_context(node.program())
+            why = "mps-dir: another program runs its daemons"
+            eventually(lambda: waiting.readiness_problem() == why)
+            assert waiting.liveness_problem() == ""
+            assert node.pid() == pid
+        eventually(lambda: node.daemon().instance)
+        assert (waiting.readiness_problem(), node.pid() != pid) == ("", True)
 
 
 def test_a_hung_daemon_is_replaced(node: MpsNode) -> None:

@@ -121,7 +121,7 @@ def test_an_unreachable_webhook(doctor: Doctor) -> None:
     doctor.deployed.installation.scale_webhook(0)
     doctor.error("webhook", "the API server cannot reach the webhook")
     found = doctor.error(
-        "webhook-replicas", "Deployment gpu-turnstile-webhook has no pods, or is missing"
+        "webhook-replicas", "Deployment gpu-turnstile-webhook has no pods: spec.replicas is 0"
     )
     output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).stdout
     assert "0 desired" in output

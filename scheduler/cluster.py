@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from common.apiserver.client import Client, Json, object_path
-from common.apiserver.errors import CredentialsError
+from common.apiserver.errors import REQUEST_ERRORS, CredentialsError
 from common.apiserver.events import Notice, create
 from common.apiserver.rest import MOST_KEPT, SharedTimeout
 from common.errors import SettingsError, Unavailable
@@ -32,6 +32,7 @@ EVICT_SECONDS = BIND_SECONDS
 T = TypeVar("T")
 
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_GROUPS = "/apis/scheduling.k8s.io/v1alpha2"
 _LEASES, _SLICES = "/apis/coordination.k8s.io/v1", "/apis/discovery.k8s.io/v1"
 _WRITE_SECONDS = 4.0
 
@@ -111,6 +112,22 @@ class SchedulerApi:
     def create_event(self, notice: Notice, at: float) -> None:
         """Create an Event, see :func:`common.apiserver.events.create`."""
         create(self.client, notice, at=at, timeout=_WRITE_SECONDS)
+
+    def read_enough(self, group: str) -> int | None:
+        """Return ``minCount`` of a PodGroup, by namespace and name.
+
+        ``None`` if it cannot be read: also if the API server does not serve this version, or the
+        account may not get it.
+        """
+        namespace, _, name = group.partition("/")
+        path = object_path("podgroups", namespace, name, api=_GROUPS)
+        try:
+            found = self.client.find(path, timeout=GET_SECONDS)
+        except REQUEST_ERRORS:
+            return None
+        policy = ((found or {}).get("spec") or {}).get("schedulingPolicy") or {}
+        count = (policy.get("gang") or {}).get("minCount", 1) if policy else None
+        return count if isinstance(count, int) else None
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         """Get a lease; ``None`` if it does not exist."""

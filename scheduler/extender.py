@@ -94,6 +94,7 @@ class Extender(Replica):
             term=beside.term if beside else lambda: "",
             preemptors=self._preemption.preemptors if settings.preempt else None,
             refused=self._preemption.refused,
+            read_enough=self._cluster.read_enough,
             clock=clock,
         )
         export_gauges(

@@ -6,8 +6,9 @@ it asks about the next. So filter returns one node only, and keeps its cards: th
 group sees them as held.
 
 They are free again when the pod is bound or gone, or some seconds after the last request about the
-group: kube-scheduler does not report that it gives a group up. If it asks about a pod again, the
-pod gets new cards.
+group: kube-scheduler does not report that it gives a group up. But if a pod of the group fits
+nowhere, and the others are fewer than its ``minCount``, the next request about another pod shows
+it. If kube-scheduler asks about a pod again, the pod gets new cards.
 
 So it is for pods for which an admission check keeps cards: two of them must not be sent to one node
 on which cards are kept for one.
@@ -40,7 +41,7 @@ def filter_nodes(
         return decisions.filter(pod, nodes, objects)
     uid, group = pod.id.uid, group_of(args.pod)
     with state.lock:
-        state.nominations.identify(pod)
+        state.nominations.identify(pod, group)
         promised = state.nominations.promised(uid)
         if not group and not promised:
             return decisions.filter(pod, nodes, objects)

@@ -53,6 +53,8 @@ class ExtenderHandler:
         term: returns the kube-scheduler whose requests are handled; empty if none leads here.
         preemptors: pods that fit on no node, for which others are evicted; ``None`` if none are.
         refused: remembers pods that fit on no node, to be asked about again; ``None`` if none are.
+        read_enough: returns how many pods of a group kube-scheduler binds together, at least;
+            ``None`` if that cannot be read.
         clock: monotonic seconds.
         wait: sleeps for some seconds before it is checked again whether this replica may bind.
     """
@@ -67,6 +69,7 @@ class ExtenderHandler:
     term: Callable[[], str] = lambda: ""
     preemptors: Preemptors | None = None
     refused: RefusedPods | None = None
+    read_enough: Callable[[str], int | None] = lambda _group: None
     clock: Callable[[], float] = time.monotonic
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep
 
@@ -120,9 +123,18 @@ class ExtenderHandler:
         pod = read_undecided(args.pod, self.names)
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
-        found = filter_nodes(self.binder.state, self.decisions, pod, args)
+        state, group = self.binder.state, group_of(args.pod)
+        given_up = state.give_up_other_groups(group)
+        if self.refused is not None and given_up:
+            self.refused.pass_over(given_up)
+        found = filter_nodes(state, self.decisions, pod, args)
         if self.refused is not None and pod is not None:
-            self.refused.consider(pod, found, group_of(args.pod))
+            self.refused.consider(pod, found, group)
+        if group and not found.fitting and not state.nominations.knows_enough(group):
+            enough = self.read_enough(group)
+            if enough is not None:
+                with state.lock:
+                    state.nominations.set_enough(group, enough, state.now())
         if self.preemptors is not None and pod is not None:
             why = self.not_binding()
             if self.preemptors.consider(args.pod, pod, found) and why:

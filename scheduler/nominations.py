@@ -1,6 +1,6 @@
 """All cards that are kept for pods, and what decides who is evicted for whom. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,10 +29,12 @@ TOLD_SECONDS = 5.0
 kube-scheduler sends the Bindings of a group once it has found a node for its last pod.
 """
 REFUSED_SECONDS = 2.0
-"""The same if a pod of the group fits nowhere: the group waits, unless fewer pods are enough.
+"""The same if a pod of the group fits nowhere, and it is unknown how many pods are enough.
 
 Filter waits up to 1 s for Bindings, so a request about the next pod may be that late.
 """
+_KNOWN_SECONDS = 60.0
+"""How long it is remembered how many pods of a group are enough: another one may get its name."""
 
 Json = Mapping[str, Any]
 ChosenCards = Mapping[str, tuple[int, ...]]
@@ -206,6 +208,10 @@ class Nominations:
         # Pod set -> node and cards of its pods that are bound, or were told of them, by UID.
         self._used: dict[str, dict[str, tuple[str, ChosenCards]]] = {}
         self._refused: dict[str, float] = {}
+        self._group_of: dict[str, str] = {}
+        self._members: dict[str, set[str]] = {}  # of a group
+        # Group -> how many of its pods are enough, and until when that is remembered.
+        self._enough: dict[str, tuple[int, float]] = {}
         self._standings: dict[str, PodStanding] = {}
         self._by_pod: dict[str, Nomination] = {}
         self._by_node: dict[str, dict[str, Nomination]] = {}
@@ -289,6 +295,10 @@ class Nominations:
         self.end_promise(uid)
         self._use(uid)
         self._promise_of.pop(uid, None)
+        if group := self._group_of.pop(uid, ""):
+            self._members[group].discard(uid)
+            if not self._members[group]:
+                del self._members[group]
         self._standings.pop(uid, None)
         self._withdrawn.pop(uid, None)
         self._bound.pop(uid, None)
@@ -323,10 +333,16 @@ class Nominations:
 
     # --- promises -------------------------------------------------------------------------
 
-    def identify(self, pod: PodInfo) -> None:
-        """Remember of which pod set a pod is, if an admission check may keep cards for it."""
+    def identify(self, pod: PodInfo, group: str) -> None:
+        """Remember of which pod set a pod is, if an admission check may keep cards for it.
+
+        And of which group, as :func:`group_of` returns it.
+        """
         if pod.promise:
             self._promise_of[pod.id.uid] = f"{pod.id.namespace}/{pod.promise}"
+        if group:
+            self._members.setdefault(group, set()).add(pod.id.uid)
+            self._group_of[pod.id.uid] = group
 
     def promise(
         self, key: str, cards: Sequence[CardPromise], until: float, *, group: str = ""
@@ -372,6 +388,34 @@ class Nominations:
             for each in self._of_group(group):
                 each.until = now + REFUSED_SECONDS
 
+    def set_enough(self, group: str, pods: int, now: float) -> None:
+        """Remember how many pods of a group kube-scheduler binds together, at least."""
+        self._enough[group] = pods, now + _KNOWN_SECONDS
+
+    def knows_enough(self, group: str) -> bool:
+        """Return whether it is known how many pods of a group are enough."""
+        return group in self._enough
+
+    def give_up_others(
+        self, group: str, is_bound: Callable[[str], bool]
+    ) -> tuple[AbstractSet[str], AbstractSet[str]]:
+        """End what is kept for groups that wait; return their nodes, and these groups.
+
+        *is_bound* returns whether a pod with this UID has a node, or a Binding in progress.
+
+        kube-scheduler asks about all pods of one group before it goes on, so with a request about
+        *group*, or about a pod without one, its decision about the others has been made.
+        """
+        nodes, given_up = set[str](), set[str]()
+        for other in [each for each in self._refused if each != group and each in self._enough]:
+            kept = [key for key, each in self._promises.items() if each.group == other]
+            bound = sum(map(is_bound, self._members.get(other, ())))
+            del self._refused[other]
+            if len(kept) + bound < self._enough[other][0]:
+                given_up.add(other)
+                nodes.update(node for key in kept for node in self.end_promise(key))
+        return nodes, given_up
+
     def prolong(self, group: str, now: float) -> None:
         """Keep the cards of a group some more: kube-scheduler asks about another of its pods."""
         for each in self._of_group(group):
@@ -404,6 +448,7 @@ class Nominations:
         self._refused = {
             group: at for group, at in self._refused.items() if now - at < REFUSED_SECONDS
         }
+        self._enough = {group: each for group, each in self._enough.items() if each[1] > now}
         return {node for key in over for node in self.end_promise(key)}, {*over.values()}
 
     def _use(self, uid: str, node: str = "", cards: ChosenCards | None = None) -> None:

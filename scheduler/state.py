@@ -23,7 +23,7 @@ from placement.cluster.workloads import Workload, read_workload
 from placement.held import HeldAmounts
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
-from scheduler.nominations import LEAVES_WITHIN_SECONDS, Nominations
+from scheduler.nominations import LEAVES_WITHIN_SECONDS, Nominations, group_of
 
 
 def read_undecided(obj: Mapping[str, Any], names: Names) -> PodInfo | None:
@@ -216,7 +216,7 @@ class State:
             if pod is None or pod.terminal:
                 self.drop_pod(uid)
                 return
-            self.nominations.identify(pod)
+            self.nominations.identify(pod, group_of(obj))
             if self.preempts:
                 self.nominations.put_pod(obj, pod.id, bound=bool(pod.node))
             if pod.node:
@@ -299,6 +299,19 @@ class State:
         """Let others have the cards that were kept for a time that is over; return the groups."""
         with self.lock:
             nodes, groups = self.nominations.take_expired(self.now())
+            for name in sorted(nodes):
+                self._touch(name)
+            return groups
+
+    def give_up_other_groups(self, group: str) -> AbstractSet[str]:
+        """Let others have the cards of groups that wait; return these groups.
+
+        See :meth:`scheduler.nominations.Nominations.give_up_others`.
+        """
+        with self.lock:
+            nodes, groups = self.nominations.give_up_others(
+                group, lambda uid: bool(self.node_of(uid) or self.assumed_on(uid))
+            )
             for name in sorted(nodes):
                 self._touch(name)
             return groups

@@ -88,6 +88,7 @@ ALL = (
     ApiResource(*_KUEUE, "admissionchecks", "AdmissionCheck", namespaced=False),
     ApiResource(*_KUEUE, "clusterqueues", "ClusterQueue", namespaced=False),
     ApiResource(*_KUEUE, "localqueues", "LocalQueue"),
+    ApiResource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup"),
     ApiResource(*_KUEUE, "resourceflavors", "ResourceFlavor", namespaced=False),
     ApiResource(*_KUEUE, "workloads", "Workload"),
     ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),

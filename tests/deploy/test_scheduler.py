@@ -227,7 +227,7 @@ def test_no_pod_is_evicted_without_the_component() -> None:
     (container,) = containers(pod_specs(_objects())["Deployment/gpu-turnstile-scheduler"])
     assert "GPU_TURNSTILE_SCHEDULER_PREEMPT" not in environment(container)
     resources = {each for rule in _rules(_objects()) for each in rule["resources"]}
-    assert resources == {"nodes", "pods", "pods/binding", "pods/status"}
+    assert resources == {"nodes", "pods", "pods/binding", "pods/status", "podgroups"}
 
 
 def test_the_extender_with_the_component_evicts_pods_and_may_not_delete_them() -> None:

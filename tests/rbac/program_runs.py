@@ -326,7 +326,7 @@ def sidecar(folder: Path) -> Requests:
 
 
 def _preempt(replica: Extender, admin: ApiClient) -> None:
-    """Let pods of both namespaces be evicted from n2 for one in each."""
+    """Let pods of both namespaces be evicted from n2 for one in each, of a native gang."""
     for index, namespace in enumerate(_TEAMS):
         victim = make_pod(f"victim-{index}", (100, 0), uid="", namespace=namespace, node="n2")
         victim["metadata"]["annotations"] = hint(str(index))
@@ -334,7 +334,7 @@ def _preempt(replica: Extender, admin: ApiClient) -> None:
         eventually(partial(replica.state.node_of, made["metadata"]["uid"]), "it is followed")
     for namespace in _TEAMS:
         prod = make_pod(f"prod-{namespace}", (100, 0), uid="", namespace=namespace)
-        prod["spec"]["priority"] = 1000
+        prod["spec"] |= {"priority": 1000, "schedulingGroup": {"podGroupName": f"gang-{namespace}"}}
         made = admin.create(f"/api/v1/namespaces/{namespace}/pods", prod)
         eventually(partial(replica.state.find, made["metadata"]["uid"]), "it is followed")
         args = {"Pod": made, "NodeNames": ["n2"]}

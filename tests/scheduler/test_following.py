@@ -69,8 +69,6 @@ def test_nodes_and_pods_are_followed(
     eventually(lambda: free_amounts(state) == [(100, 32), (60, 28)], "only another one counts")
     admin.delete(f"{PODS}/b", grace_period_seconds=0)
     eventually(lambda: free_amounts(state) == [(100, 32), (100, 32)], "it is deleted")
-    server.set_outage(Outage.REFUSED)  # changes during an interrupted watch are listed
-    server.set_outage(Outage.NONE)
     server.apply(make_pod("c", (50, 4), node="n1", annotations=hint("0"), uid=""))
     server.expire_history()
     server.drop_watches()
@@ -137,3 +135,17 @@ def test_the_requests_to_the_api_server(
     pods = [query for path, query in lists if path == "/api/v1/pods"]
     assert pods[:2] == [selected, f"continue=x&{selected}"]
     assert ("/api/v1/nodes", "limit=500") in lists
+
+
+@pytest.mark.parametrize(
+    ("policy", "enough"),
+    [({"gang": {"minCount": 3}}, 3), ({"basic": {}}, 1), ({}, None), (None, None)],
+)
+def test_how_many_pods_of_a_group_are_enough_is_read(
+    server: ApiServer, cluster: SchedulerApi, policy: dict[str, object] | None, enough: int | None
+) -> None:
+    if policy is not None:
+        group = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup"}
+        metadata = {"name": "g", "namespace": "default"}
+        server.apply({**group, "metadata": metadata, "spec": {"schedulingPolicy": policy}})
+    assert cluster.read_enough("default/g") == enough

@@ -128,6 +128,30 @@ def test_a_group_of_which_one_fits_nowhere_keeps_its_cards_for_a_shorter_time() 
     assert cluster.ask("other") == ["n1"]
 
 
+@pytest.mark.parametrize(
+    ("enough", "bound", "free"),
+    [(3, 0, True), (2, 0, False), (3, 1, False), (None, 0, False)],
+)
+def test_a_group_that_has_too_few_cards_keeps_none_from_the_next_pod(
+    enough: int | None, bound: int, free: bool
+) -> None:
+    """kube-scheduler has decided about the group when it asks about another pod."""
+    cluster = Cluster(make_node("n1", 2 + bound))
+    cluster.handler.read_enough = lambda group: enough if group == "default/g" else None
+    for number in range(bound):
+        cluster.create(f"old-{number}", (100, 0), group="g")
+        assert cluster.schedule(f"old-{number}") == []
+    for name in ("a", "b", "c"):
+        cluster.create(name, (60, 4), group="g")
+    for name in ("x", "y"):
+        cluster.create(name, (60, 4), group="other")
+    assert [cluster.ask(name) for name in "abc"] == [["n1"], ["n1"], []]
+    assert cluster.ask("x") == (["n1"] if free else [])
+    assert cluster.ask("y") == (["n1"] if free else [])
+    if not free and enough:  # its Bindings follow
+        assert [cluster.bind(name, "n1") for name in "ab"] == ["", ""]
+
+
 def test_a_group_is_not_asked_about_again_because_of_its_own_cards() -> None:
     """Else a group that never fits would be tried every few seconds, for ever."""
     cluster = Cluster(make_node("n1", 1))

@@ -120,9 +120,7 @@ class ClaimDriver(NodeCore):
                 self._lock.wait_for(lambda: not self._waits(claim), self._ending)
                 if not is_wanted():
                     raise Unavailable(f"{ref}: the call was cancelled")
-                devices, made = self._prepare(claim, info)
-            for each in made:  # it may wait, which no other claim has to do
-                self._enforcement.start([each])
+                devices = self._prepare(claim, info)
         except (Refusal, Unavailable) as error:
             log.warning("claim refused", extra={"claim": str(ref), "reason": str(error)})
             if claim is not None and isinstance(error, Refusal):
@@ -146,13 +144,8 @@ class ClaimDriver(NodeCore):
             self._lock.notify_all()
         log.info("claim forgotten", extra={"claim": str(ref)})
 
-    def _prepare(
-        self, claim: ClaimAllocation, info: PodInfo
-    ) -> tuple[dict[ClaimShare, tuple[str, ...]], list[Holding]]:
-        """Check the sums, make the files, then write the spec; the lock is held.
-
-        Returns the CDI names of each share, and what the containers hold that are about to start.
-        """
+    def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> dict[ClaimShare, tuple[str, ...]]:
+        """Check the sums, make the files, then write the spec; the lock is held."""
         uid = claim.ref.uid
         if self._claims.get(uid) != claim:
             for card in claim.by_card:
@@ -165,16 +158,17 @@ class ClaimDriver(NodeCore):
         found = {each.ref.container: each for each in holdings_of(claim, info)}
         made = [found[request] for request in claim.by_request]
         with self._enforcement.preparing(*made) as edits:
+            for each in made:
+                self._enforcement.start([each])
             names = self._specs.write(claim, dict(zip(claim.by_request, edits, strict=True)))
             self._claims = {**self._claims, uid: claim}
         # All cards of a request have one CDI device: the variables of a second one would replace
         # its own.
-        devices = {
+        return {
             share: () if at else names[request]
             for request, shares in claim.by_request.items()
             for at, share in enumerate(shares)
         }
-        return devices, made
 
     def _waits(self, claim: ClaimAllocation) -> bool:
         """Return whether a claim has room once those are unprepared that have ended.

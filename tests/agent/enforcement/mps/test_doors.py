@@ -2,7 +2,6 @@
 
 import random
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.agent.builders import BLOCK, CORE
 from tests.agent.dra.claim_node import TABLE, ClaimNode
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import gpu, make_pod
-from tests.mps.node import MpsNode, eventually, report
+from tests.mps.node import MpsNode, report
 
 MIB = BLOCK >> 20
 
@@ -118,20 +117,3 @@ def test_a_claim_whose_daemon_does_not_serve_is_asked_for_again(
             driver.prepare(ref)
     serve_all(mps_node, make_key("uid-p/c0"))
     driver.prepare(ref)
-
-
-def test_a_claim_does_not_wait_for_the_daemon_of_another(mps_node: MpsNode, tmp_path: Path) -> None:
-    node = ClaimNode(tmp_path)
-    driver = node.driver(enforcer=mps_node.agent(cards=2))
-    late, other = node.add("late", "gpu-0", 30, 4), node.add("other", "gpu-1", 30, 4)
-    serves = DaemonStatus((), "1", "", 100, (1 << 20,), keys=(make_key("uid-other/c0"),))
-    report(mps_node.files, {"GPU-1": serves})
-    with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(driver.prepare, late)
-        eventually(mps_node.files.read_shares)
-        try:
-            pool.submit(driver.prepare, other).result(20)
-            assert not waiting.done()
-        finally:
-            serve_all(mps_node, make_key("uid-other/c0"))
-        waiting.result()

@@ -69,6 +69,8 @@ def test_nodes_and_pods_are_followed(
     eventually(lambda: free_amounts(state) == [(100, 32), (60, 28)], "only another one counts")
     admin.delete(f"{PODS}/b", grace_period_seconds=0)
     eventually(lambda: free_amounts(state) == [(100, 32), (100, 32)], "it is deleted")
+    server.set_outage(Outage.REFUSED)  # changes during an interrupted watch are listed
+    server.set_outage(Outage.NONE)
     server.apply(make_pod("c", (50, 4), node="n1", annotations=hint("0"), uid=""))
     server.expire_history()
     server.drop_watches()

@@ -26,7 +26,7 @@ from common.apiserver.errors import REQUEST_ERRORS, Rejected
 from gates.cluster import GateApi
 from gates.search import Answer, Room, Shortage, WorkloadSearch
 from gates.state import GateState
-from placement.cluster.nominations import timestamp
+from placement.cluster.nominations import CardPromise, timestamp
 from placement.cluster.workloads import NO_ROOM, PodSet, Workload, write_promises
 from placement.scoring import Policy
 
@@ -194,23 +194,27 @@ class Checker:
         for workload, check in self.state.without_quota("Retry"):
             if self._written.get(workload.uid) == workload.version:
                 continue
-            refused, _ = self._refused.get(workload.uid, (workload, ""))
-            as_refused = replace(workload, pod_sets=refused.pod_sets)
-            shape = as_refused.shape(self.state.flavors)
             message = "it is tried again"
-            if changed and shape not in hopeless:
-                found, waits = self.decide(as_refused, int(now + OFFER_SECONDS))
-                if isinstance(found, Shortage) or waits:
-                    hopeless.add(shape)
-                else:
+            if changed:
+                refused, _ = self._refused.get(workload.uid, (workload, ""))
+                as_refused = replace(workload, pod_sets=refused.pod_sets)
+                shape = as_refused.shape(self.state.flavors)
+                if shape not in hopeless and (found := self._find_now(as_refused)):
                     self.state.offer(workload, found, now + OFFER_SECONDS)
                     message = "cards are free"
+                else:
+                    hopeless.add(shape)
             if message == "cards are free" or (
                 now >= self._tried_again_at(check) and not self.state.has_preempted(workload)
             ):
                 self._refused.pop(workload.uid, None)
                 self._write(workload, check, {"state": "Pending", "message": message}, "requeued")
         self._searched = version
+
+    def _find_now(self, workload: Workload) -> Mapping[str, Sequence[CardPromise]]:
+        """Return cards for all pods that are free already; none if some pod fits nowhere."""
+        found, waits = self.decide(workload, int(self.state.now() + OFFER_SECONDS))
+        return {} if isinstance(found, Shortage) or waits else found
 
     def _tried_again_at(self, check: Mapping[str, Any]) -> float:
         count = max((check.get("retryCount") or 0) - 1, 0)

@@ -48,7 +48,7 @@ class Queues:
         self.kubectl.run("delete", "jobs", "--all", "--cascade=foreground", within=120)
         self.ground.clear()
         wait("the workloads' end", lambda: not self.workloads())
-        for each in self._objects:
+        for each in reversed(self._objects):  # what another one uses stays as long as that
             self.kubectl.run("delete", each["kind"], each["metadata"]["name"])
 
     def apply(self, *objects: Json) -> None:

@@ -188,7 +188,7 @@ def test_a_gang_starts_whole_or_waits(queues: Queues) -> None:
 
 
 def test_cards_of_pods_that_kueue_evicts_are_waited_for(queues: Queues) -> None:
-    stubborn = "trap '' TERM; i=0; while [ $i -lt 3600 ]; do sleep 1; i=$((i + 1)); done"
+    stubborn = "sh -c 'trap \"\" TERM; while true; do sleep 1; done'"
     queues.apply(queues.job("borrows", 100, CARDS // 2 + 2, run=stubborn, grace=15))
     wait("it borrows", lambda: queues.running("borrows"))
     queues.apply(queues.job("reclaims", 100, CARDS // 2, queue=_QUEUES[1]))

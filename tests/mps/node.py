@@ -18,6 +18,10 @@ from agent.enforcement.mps.program import MpsProgram, MpsSettings
 from agent.holdings.holding import ContainerRef
 from tests.agent.builders import BLOCK, card
 
+BLOCKS = 400
+"""Memory of each card."""
+
+
 STAND_IN = Path(__file__).with_name("stand_in.py")
 PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-smi")
 
@@ -59,7 +63,9 @@ class MpsNode:
         return Mps(
             self.root,
             block=BLOCK,
-            cards=[replace(card(at), bus_id=each) for at, each in enumerate(addresses)],
+            cards=[
+                replace(card(at, blocks=BLOCKS), bus_id=each) for at, each in enumerate(addresses)
+            ],
             on_lost=lambda ref, why: self.lost.append((ref, why)),
             container_name=lambda _uid, container_id: self.names.get(container_id, ""),
             patience=patience,

@@ -91,6 +91,7 @@ class Mps:
         self._folder = MpsFolder(root)
         self._block = block // _MIB
         self._bus_ids = {card.uuid: card.bus_id for card in cards}
+        self._blocks = {card.uuid: card.memory // block for card in cards}
         self._on_lost = on_lost
         self._container_name = container_name
         self._patience = patience
@@ -110,7 +111,7 @@ class Mps:
         envs, mounts = dict[str, str](), tuple[Mount, ...]()
         if holding.cores_per_card:
             self._forget_others(holding)
-        if holding.is_whole:
+        if holding.is_whole or self._may_be_whole(holding):
             return ContainerEdits()
         for card in share.cards:
             if is_instance_uuid(card):
@@ -240,6 +241,17 @@ class Mps:
             tuple(max(1, mib // holding.processes) for mib in memory),
             holding.processes,
         )
+
+    def _may_be_whole(self, holding: Holding) -> bool:
+        """Return whether this is all memory of cards whose cores another call is about.
+
+        Such a limit would limit nothing, and whole cards get no variable of MPS.
+        """
+        limits = holding.memory_limits
+        full = bool(limits) and all(
+            blocks >= self._blocks.get(card, blocks + 1) for card, blocks in limits.items()
+        )
+        return full and not holding.cores_per_card and holding.processes == 1
 
     def _forget_others(self, holding: Holding) -> None:
         """Remove shares that have ended: of other containers, if a whole card is given out."""

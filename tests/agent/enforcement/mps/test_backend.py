@@ -14,7 +14,7 @@ from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import UNKNOWN, ContainerRef, Holding, are_whole, make_key
 from contract.inventory import Amounts
 from tests.agent.builders import holding, ids, patient, pod_id
-from tests.mps.node import MpsNode, report
+from tests.mps.node import BLOCKS, MpsNode, report
 
 MIB = 256
 REF = ContainerRef(pod_id("p"), "c0")
@@ -103,6 +103,9 @@ def test_whole_cards_get_nothing_and_shares_that_have_ended_are_forgotten(node: 
     mps.prepare_allocation(holding(REF, ids("GPU-1", range(30))))
     whole = holding(REF, ids("GPU-0", range(100)), {"GPU-0": 4})
     assert mps.prepare_allocation(whole) == ContainerEdits()
+    for part, edited in ((BLOCKS, False), (BLOCKS - 1, True)):  # the call for its memory alone
+        edits = mps.prepare_allocation(held({"GPU-0": Amounts(0, part)}))
+        assert (edits != ContainerEdits()) is edited
     assert [each.cards for each in node.files.read_shares().values()] == [("GPU-1",)]
 
 

@@ -130,11 +130,10 @@ class ExtenderHandler:
         found = filter_nodes(state, self.decisions, pod, args)
         if self.refused is not None and pod is not None:
             self.refused.consider(pod, found, group)
-        if group and not found.fitting and not state.nominations.knows_enough(group):
+        if group and not found.fitting and not state.nominations.has_read_enough(group):
             enough = self.read_enough(group)
-            if enough is not None:
-                with state.lock:
-                    state.nominations.set_enough(group, enough, state.now())
+            with state.lock:
+                state.nominations.set_enough(group, enough, state.now())
         if self.preemptors is not None and pod is not None:
             why = self.not_binding()
             if self.preemptors.consider(args.pod, pod, found) and why:

@@ -210,8 +210,8 @@ class Nominations:
         self._refused: dict[str, float] = {}
         self._group_of: dict[str, str] = {}
         self._members: dict[str, set[str]] = {}  # of a group
-        # Group -> how many of its pods are enough, and until when that is remembered.
-        self._enough: dict[str, tuple[int, float]] = {}
+        # Group -> how many of its pods are enough, if known, and until when that is remembered.
+        self._enough: dict[str, tuple[int | None, float]] = {}
         self._standings: dict[str, PodStanding] = {}
         self._by_pod: dict[str, Nomination] = {}
         self._by_node: dict[str, dict[str, Nomination]] = {}
@@ -388,12 +388,15 @@ class Nominations:
             for each in self._of_group(group):
                 each.until = now + REFUSED_SECONDS
 
-    def set_enough(self, group: str, pods: int, now: float) -> None:
-        """Remember how many pods of a group kube-scheduler binds together, at least."""
+    def set_enough(self, group: str, pods: int | None, now: float) -> None:
+        """Remember how many pods of a group kube-scheduler binds together, at least.
+
+        ``None`` if that could not be read: then it is not read at each request either.
+        """
         self._enough[group] = pods, now + _KNOWN_SECONDS
 
-    def knows_enough(self, group: str) -> bool:
-        """Return whether it is known how many pods of a group are enough."""
+    def has_read_enough(self, group: str) -> bool:
+        """Return whether :meth:`set_enough` was called for a group not long ago."""
         return group in self._enough
 
     def give_up_others(
@@ -407,11 +410,14 @@ class Nominations:
         *group*, or about a pod without one, its decision about the others has been made.
         """
         nodes, given_up = set[str](), set[str]()
-        for other in [each for each in self._refused if each != group and each in self._enough]:
+        for other in [each for each in self._refused if each != group]:
+            enough, _ = self._enough.get(other, (None, 0.0))
+            if enough is None:
+                continue
             kept = [key for key, each in self._promises.items() if each.group == other]
             bound = sum(map(is_bound, self._members.get(other, ())))
             del self._refused[other]
-            if len(kept) + bound < self._enough[other][0]:
+            if len(kept) + bound < enough:
                 given_up.add(other)
                 nodes.update(node for key in kept for node in self.end_promise(key))
         return nodes, given_up

@@ -137,7 +137,13 @@ def test_a_group_that_has_too_few_cards_keeps_none_from_the_next_pod(
 ) -> None:
     """kube-scheduler has decided about the group when it asks about another pod."""
     cluster = Cluster(make_node("n1", 2 + bound))
-    cluster.handler.read_enough = lambda group: enough if group == "default/g" else None
+    read: list[str] = []
+
+    def read_enough(group: str) -> int | None:
+        read.append(group)
+        return enough
+
+    cluster.handler.read_enough = read_enough
     for number in range(bound):
         cluster.create(f"old-{number}", (100, 0), group="g")
         assert cluster.schedule(f"old-{number}") == []
@@ -148,6 +154,8 @@ def test_a_group_that_has_too_few_cards_keeps_none_from_the_next_pod(
     assert [cluster.ask(name) for name in "abc"] == [["n1"], ["n1"], []]
     assert cluster.ask("x") == (["n1"] if free else [])
     assert cluster.ask("y") == (["n1"] if free else [])
+    cluster.ask("c")
+    assert read.count("default/g") == 1  # also if it cannot be read: each request would wait
     if not free and enough:  # its Bindings follow
         assert [cluster.bind(name, "n1") for name in "ab"] == ["", ""]
 
